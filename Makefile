@@ -1,0 +1,47 @@
+# Two commands matter to a newcomer: `make demo` and `make test`. Each sets up everything it needs.
+
+PYTHON ?= $(or $(shell command -v python3.11),python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# Reaches every pip call, those of build environments included.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check format install bench clean
+
+help:            ## list the targets
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+
+demo: $(STAMP)   ## the whole story on data that ships with scikit-learn
+	$(BIN)/reluctant demo
+
+test: $(STAMP)   ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## ruff, ruff format, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## the loader benchmark (benchmarks/README.md lists the others)
+	$(BIN)/python benchmarks/loader.py
+
+install: $(STAMP) ## only the environment
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo "reluctant is pinned for Python 3.11, found $$($(PYTHON) --version 2>&1); run make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "this Python cannot make virtual environments; on Debian: apt-get install python3.11-venv"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,private]'
+	@touch $@
+
+clean:           ## remove the environment and everything generated
+	rm -rf $(VENV) build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,110 @@
+"""A copy of a model in which other modules stand where its ReLU calls were."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import fx, nn
+
+from reluctant._trace import Trace, module_paths
+
+
+def replace_sites(root: nn.Module, trace: Trace | None, modules: Mapping[str, nn.Module]) -> nn.Module:
+    """Put a module at every named site of `root`, a copy that is ours to change.
+
+    Args:
+        root: the copy.
+        trace: its graphs; None where torch.fx could not follow it and every site is a module called once.
+        modules: what to put at each site; it becomes the submodule of that name.
+
+    Returns:
+        The changed network. Parameters and buffers keep their names.
+    """
+    for module in modules.values():
+        module.reluctant_site = True  # type: ignore[assignment]
+    if trace is None:
+        by_module = module_paths(root)
+        for name, module in modules.items():
+            for path in by_module[root.get_submodule(name)]:
+                _put(root, path, module)
+        return root
+    for name, module in modules.items():
+        _put(root, name, module)
+    for graph in {id(graph): graph for graph in trace.graphs.values()}.values():
+        for node in [node for node in graph.nodes if node.meta.get("site") in modules]:
+            _call_module(graph, node)
+    return Rewired(root, trace.graphs)
+
+
+def _put(root: nn.Module, path: str, module: nn.Module) -> None:
+    parent_path, _, name = path.rpartition(".")
+    parent = root.get_submodule(parent_path)
+    parent.__dict__.pop(name, None)  # such as `self.relu = F.relu`, which the graph has no use for
+    parent._modules[name] = module
+
+
+def _call_module(graph: fx.Graph, node: fx.Node) -> None:
+    with graph.inserting_after(node):
+        call = graph.call_module(node.meta["site"], (node.all_input_nodes[0],))
+    call.meta = node.meta
+    node.replace_all_uses_with(call)
+    graph.erase_node(node)
+
+
+class Rewired(nn.Module):
+    """A network that computes what its graphs say, one for training and one for evaluation.
+
+    It has the parameters, buffers, submodules and data attributes of the model it was made from, but not its methods:
+    they would still call the ReLUs that were replaced.
+    """
+
+    def __init__(self, root: nn.Module, graphs: dict[bool, fx.Graph]) -> None:
+        super().__init__()
+        self.__dict__.update({name: value for name, value in vars(root).items() if not callable(value)})
+        self._graphs = _Graphs(graphs)
+        self._made_from = getattr(root, "_made_from", type(root).__name__)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the graph of the current mode."""
+        return self._graphs.functions[self.training](self, *args, **kwargs)
+
+    @property
+    def traced_signature(self) -> inspect.Signature:
+        """What forward takes: the inputs that the example had."""
+        function = self._graphs.functions[False]
+        return inspect.Signature(list(inspect.signature(function).parameters.values())[1:])
+
+    def copied_trace(self) -> Trace:
+        """Return graphs of one's own, ready to be changed."""
+        evaluation, training = self._graphs.graphs[False], self._graphs.graphs[True]
+        mine = copy.deepcopy(evaluation)
+        return Trace({False: mine, True: mine if training is evaluation else copy.deepcopy(training)})
+
+    def _get_name(self) -> str:
+        return f"{type(self).__name__}[{self._made_from}]"
+
+
+class _Graphs:
+    """Graphs and the functions compiled from them; shared between copies of a network, since neither ever changes."""
+
+    def __init__(self, graphs: dict[bool, fx.Graph]) -> None:
+        self.graphs = graphs
+        compiled = {id(graph): _compiled(graph) for graph in graphs.values()}
+        self.functions = {training: compiled[id(graph)] for training, graph in graphs.items()}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Graphs:
+        return self
+
+    def __reduce__(self) -> tuple[type[_Graphs], tuple[dict[bool, fx.Graph]]]:
+        return _Graphs, (self.graphs,)
+
+
+def _compiled(graph: fx.Graph) -> Callable[..., Any]:
+    code = graph.python_code("self")
+    namespace = dict(code.globals)
+    exec(compile(code.src, "<the traced graph of a network>", "exec"), namespace)
+    function: Callable[..., Any] = namespace["forward"]
+    return function

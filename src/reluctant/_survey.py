@@ -1,0 +1,197 @@
+"""Look at a network once: copy it, run the example, find every ReLU call and every other non-linear operation.
+
+torch.fx is asked first. Where it cannot follow the network, modules are: if every ReLU that runs is a module called
+exactly once, it can be replaced as a module. What neither can do is an error that says what to change.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from reluctant._example import Example, arguments, batch_size, describe
+from reluctant._observe import Observed, Observer, Place, visible_attention
+from reluctant._rewired import Rewired
+from reluctant._trace import Trace, first_line, is_site, module_paths, named_inputs, trace
+from reluctant.errors import ExampleError, ModelError, TraceError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """A copy of a network, ready for its sites to be replaced, and what was found in it."""
+
+    root: nn.Module
+    trace: Trace | None
+    """None where torch.fx cannot follow the network and every ReLU is a module called once."""
+    shapes: dict[str, tuple[int, ...]]
+    """Of one example, by site, in the order of the calls."""
+    observed: list[Observed]
+
+    def evaluated(self, site: str) -> int:
+        """Return how many elements pass through a ReLU there; a network may have been masked before."""
+        size = prod(self.shapes[site])
+        module = dict(self.root.named_modules()).get(site)
+        if module is None or not getattr(module, "reluctant_site", False):
+            return size
+        return 0 if isinstance(module, nn.Identity) else int(getattr(module, "count", size))
+
+
+def look(model: nn.Module, example: Example) -> Surveyed:
+    """Survey `model`, which stays as it is.
+
+    Raises:
+        ExampleError: it does not accept the example.
+        ModelError: it is in half precision, or cannot be copied.
+        TraceError: its ReLUs can be found neither by torch.fx nor by modules.
+    """
+    _check_precision(model)
+    batch = batch_size(example)
+    root = _copied(model)
+    flags = [(module, module.training) for module in root.modules()]
+    expected = _run(root.eval(), example)
+    traced: Trace | None = None
+    try:
+        traced = root.copied_trace() if isinstance(root, Rewired) else trace(root, example)
+        shapes, observed = _walk(root.eval(), traced, example, batch, expected)
+    except TraceError as error:
+        log.info("%s; looking at its modules instead", error)
+        shapes, observed = _call_modules(root.eval(), example, batch, error)
+        traced = None
+    for module, flag in flags:
+        module.training = flag
+    return Surveyed(root, traced, shapes, observed)
+
+
+def _check_precision(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype not in (torch.float32, torch.float64):
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"the network's '{name}' is in {kind}; call model.float() first and leave the rest to autocast"
+            )
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise ModelError(f"the network cannot be copied with copy.deepcopy: {first_line(error)}") from error
+
+
+def _run(root: nn.Module, example: Example) -> Any:
+    named_inputs(root, example)  # whether it fits the signature
+    args, kwargs = arguments(example)
+    try:
+        with torch.no_grad():
+            return root(*args, **kwargs)
+    except Exception as error:  # the user's code runs in there: anything can come out
+        raise ExampleError(
+            f"the network does not accept an example of shape {describe(example)}: {first_line(error)}"
+        ) from error
+
+
+class _Walker(fx.Interpreter):
+    """Runs a graph, keeps what every site returned, and observes everything else."""
+
+    def __init__(self, root: nn.Module, graph: fx.Graph, observer: Observer) -> None:
+        super().__init__(root, graph=graph)
+        self.outputs: dict[str, Tensor] = {}
+        self._observer = observer
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one call."""
+        site = n.meta.get("site")
+        with self._observer.at(None if site else Place(n.meta.get("caller", ""), n.op == "call_module")):
+            out = super().run_node(n)
+        if site:
+            self.outputs[site] = out
+        return out
+
+
+def _walk(
+    root: nn.Module, traced: Trace, example: Example, batch: int, expected: Any
+) -> tuple[dict[str, tuple[int, ...]], list[Observed]]:
+    """Run the evaluation graph on the example, and compare with what the network itself computed."""
+    graph = traced.graphs[False]
+    observer = Observer(batch)
+    walker = _Walker(root, graph, observer)
+    inputs = named_inputs(root, example)
+    with torch.no_grad(), visible_attention(), observer:
+        out = walker.run(*(inputs[str(node.target)] for node in graph.nodes if node.op == "placeholder"))
+    if not _same(out, expected) and _same(_run(root, example), expected):
+        raise TraceError(
+            f"the traced {type(root).__name__} does not compute what the network computes: it changes a tensor in place "
+            "through a view, or decides by the values of its input; write its ReLUs out of place"
+        )
+    shapes: dict[str, tuple[int, ...]] = {}
+    for site, value in walker.outputs.items():
+        if value.is_floating_point() and value.dim() > 0 and value.shape[0] == batch:
+            shapes[site] = tuple(value.shape[1:])
+        else:
+            observer.note(Place(site, leaf=True), "relu", value.numel())
+            traced.forget(site)
+    return shapes, observer.observed
+
+
+def _same(one: Any, other: Any) -> bool:
+    ones, others = pytree.tree_leaves(one), pytree.tree_leaves(other)
+    return len(ones) == len(others) and all(
+        torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) if isinstance(a, Tensor) else a == b
+        for a, b in zip(ones, others, strict=True)
+    )
+
+
+def _call_modules(
+    root: nn.Module, example: Example, batch: int, why: TraceError
+) -> tuple[dict[str, tuple[int, ...]], list[Observed]]:
+    """Find the ReLU modules that run, each exactly once; any other ReLU makes the network untraceable for good."""
+    observer = Observer(batch)
+    shapes: dict[str, tuple[int, ...]] = {}
+    calls: dict[str, int] = {}
+    inside: list[Any] = []
+
+    def enter(place: Place | None) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            inside.append(observer.at(place))
+            inside[-1].__enter__()
+
+        return hook
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        inside.pop().__exit__(None, None, None)
+
+    def record(path: str) -> Any:
+        def hook(module: nn.Module, args: Any, out: Tensor) -> None:
+            calls[path] = calls.get(path, 0) + 1
+            shapes[path] = tuple(out.shape[1:])
+
+        return hook
+
+    handles = []
+    for module, (path, *_) in module_paths(root).items():
+        relu = is_site(module)
+        place = None if relu else Place(path, leaf=not list(module.children()))
+        handles += [module.register_forward_pre_hook(enter(place)), module.register_forward_hook(leave)]
+        if relu:
+            handles.append(module.register_forward_hook(record(path)))
+    with visible_attention(), observer:
+        _run(root, example)
+    for handle in handles:
+        handle.remove()
+    problem = next((f"module '{path}' is called {n} times" for path, n in calls.items() if n > 1), None)
+    functional = next((one for one in observer.observed if one.kind == "relu"), None)
+    if functional is not None:
+        where = f"module '{functional.place.path}'" if functional.place.path else type(root).__name__
+        problem = f"{where} calls a ReLU that is not a module at {functional.line}"
+    if problem:
+        raise TraceError(f"{why}; and {problem}, so give every ReLU call an nn.ReLU of its own") from why
+    return shapes, observer.observed

@@ -1,0 +1,55 @@
+"""The command line: one small file per command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+import reluctant
+from reluctant.cli.count import count
+from reluctant.cli.data import data
+from reluctant.cli.demo import demo
+from reluctant.errors import ReluctantError
+
+app = typer.Typer(
+    name="reluctant",
+    help="Give a trained PyTorch network a ReLU budget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo, count, data):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"reluctant {reluctant.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell what is going on, on standard error.")] = False,
+) -> None:
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s")
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one sentence on standard error and exit code 2."""
+    try:
+        app()
+    except ReluctantError as error:
+        typer.echo(f"reluctant: {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:  # `reluctant … | head`
+        sys.stderr.close()
+        sys.exit(141)

@@ -1,0 +1,37 @@
+"""Tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+console = Console()
+messages = Console(stderr=True)
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON value."""
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Start a table; a column whose name begins with # holds numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column.lstrip("#"), justify="right" if column.startswith("#") else "left", no_wrap=True)
+    return made
+
+
+def percent(part: float, whole: float) -> str:
+    """Spell a share.
+
+    >>> percent(1, 8), percent(0, 0)
+    ('12.5 %', '–')
+    """
+    return f"{100 * part / whole:.1f} %" if whole else "–"

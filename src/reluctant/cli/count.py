@@ -1,0 +1,64 @@
+"""`reluctant count`: how many ReLUs a network evaluates, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reluctant import budget as budgets
+from reluctant import sites
+from reluctant._example import spell
+from reluctant.cli import _network
+from reluctant.cli._show import Json, console, percent, print_json, table
+from reluctant.mask import Mask
+
+
+def count(
+    arch: _network.Arch = None,
+    model: _network.Model = None,
+    inputs: _network.Input = None,
+    arch_arg: _network.ArchArg = None,
+    num_classes: _network.Classes = 10,
+    mask: Annotated[Path | None, typer.Option(help="Count what this mask file keeps.")] = None,
+    budget: Annotated[str | None, typer.Option(help='Say what a budget means here: 50000, "50k" or "10%".')] = None,
+    as_json: Json = False,
+) -> None:
+    """Count the ReLUs that one input evaluates, site by site, and list the other non-linear operations.
+
+    For instance: reluctant count --arch resnet18 --input 3x32x32
+    """
+    shapes = [_network.parse_shape(text) for text in inputs or ["3x32x32"]]
+    network = _network.build(arch, model, arch_arg, num_classes, shapes[0])
+    example = _network.example(shapes)
+    if mask is not None:
+        network = Mask.load(mask).apply(network, example)
+    found = sites.count(network, example)
+    relus = None if budget is None else budgets.parse(budget, found.size)
+    if as_json:
+        extra = {} if relus is None else {"budget": relus}
+        print_json({**found.as_dict(), **extra})
+        return
+    _print(found, relus)
+
+
+def _print(found: sites.Sites, relus: int | None) -> None:
+    masked = found.total != found.size
+    rows = table("site", "shape", "#ReLUs", *(["#of"] if masked else []), "#share")
+    for site in found:
+        of = [f"{site.size:,}"] if masked else []
+        rows.add_row(site.name, spell(site.shape), f"{site.count:,}", *of, percent(site.count, found.total))
+    rows.add_section()
+    of = [f"{found.size:,}"] if masked else []
+    rows.add_row("total", "", f"{found.total:,}", *of, "", style="bold")
+    console.print(rows)
+    if found.other_nonlinear:
+        others = table("other non-linear operation", "kind", "#elements")
+        for other in found.other_nonlinear:
+            others.add_row(other.name, other.kind, f"{other.count:,}")
+        console.print()
+        console.print(others)
+        console.print("These stay as they are: no ReLU budget governs them, and under private inference they cost too.")
+    if relus is not None:
+        console.print(f"\nA budget of {relus:,} keeps {percent(relus, found.size)} of the {found.size:,} ReLUs.")

@@ -1,0 +1,140 @@
+"""Trainable slopes at the sites of a model: c·relu(x) + (1−c)·x, where c = 1 keeps the ReLU and c = 0 makes it linear."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from reluctant import _ops
+from reluctant._example import Example, spell
+from reluctant._rewired import replace_sites
+from reluctant.errors import ModelError, unknown
+from reluctant.sites import Patterns, Site, survey
+
+Granularity = Literal["pixel", "channel", "layer"]
+
+
+class SlopedReLU(nn.Module):
+    """A ReLU with a slope c: c·relu(x) + (1−c)·x or, zeroing out, c·relu(x).
+
+    Args:
+        site: the name of the site it stands at.
+        index: the position of that call among all.
+        shape: the site's shape, without the batch.
+        granularity: what one slope governs.
+        zero_out: let c = 0 mean zero instead of linear.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        index: int,
+        shape: tuple[int, ...],
+        *,
+        granularity: Granularity = "pixel",
+        zero_out: bool = False,
+    ) -> None:
+        super().__init__()
+        self.site, self.index, self.shape = site, index, tuple(shape)
+        self.granularity, self.zero_out = granularity, zero_out
+        self.slope = nn.Parameter(torch.ones(_slope_shape(self.shape, granularity)))
+
+    @property
+    def governs(self) -> int:
+        """How many ReLUs each of its slopes decides."""
+        return prod(self.shape) // max(1, self.slope.numel())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the slopes."""
+        return _ops.zeroing_relu(x, self.slope) if self.zero_out else _ops.sloped_relu(x, self.slope)
+
+    def extra_repr(self) -> str:
+        """Show the shape and the granularity."""
+        return f"{spell(self.shape)}, {self.granularity}" + (", zero_out" if self.zero_out else "")
+
+
+class FixedReLU(nn.ReLU):
+    """A site that `include` and `exclude` leave alone: a plain ReLU that knows its place, so that it is counted."""
+
+    def __init__(self, site: str, index: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.site, self.index, self.shape = site, index, tuple(shape)
+
+
+def attach(
+    model: nn.Module,
+    example: Example,
+    *,
+    granularity: Granularity = "pixel",
+    zero_out: bool = False,
+    include: Patterns = None,
+    exclude: Patterns = None,
+) -> nn.Module:
+    """Return a copy of the model with a trainable slope, 1 to begin with, for every ReLU.
+
+    Args:
+        model: any network; it is not changed. Its parameters and buffers keep their names and values in the copy.
+        example: an input it accepts, with a batch dimension.
+        granularity: one slope for each `pixel`, `channel` (dimension 1 of N×C×H×W, the last of N×T×D) or `layer`.
+        zero_out: let c = 0 mean zero instead of linear.
+        include: only these sites: names with `*` and `?`, or modules of the model; None for all.
+        exclude: and not these; what is left out stays a plain ReLU and counts in full.
+
+    Returns:
+        The copy; `slopes(copy)` gives its slopes.
+
+    Raises:
+        ModelError, ExampleError: as `count`.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> student = attach(net, torch.zeros(1, 4))
+        >>> {site: tuple(sloped.slope.shape) for site, sloped in slopes(student).items()}
+        {'1': (8,)}
+    """
+    if granularity not in get_args(Granularity):
+        raise unknown("granularity", granularity, get_args(Granularity))
+    seen, sites = survey(model, example, include=include, exclude=exclude)
+    like = next(model.parameters(), torch.empty(0))
+
+    def module(index: int, site: Site) -> nn.Module:
+        if site.fixed:
+            return FixedReLU(site.name, index, site.shape)
+        return SlopedReLU(site.name, index, site.shape, granularity=granularity, zero_out=zero_out).to(like)
+
+    modules = {site.name: module(index, site).train(model.training) for index, site in enumerate(sites)}
+    return replace_sites(seen.root, seen.trace, modules)
+
+
+def slopes(model: nn.Module) -> dict[str, SlopedReLU]:
+    """Return the sloped ReLUs of a network by site, in the order of the calls; found by type, whatever wraps them."""
+    found = {m.site: m for m in _in_order(model) if isinstance(m, SlopedReLU)}
+    if not found:
+        raise ModelError(f"{type(model).__name__} has no slopes; make a copy that has with reluctant.attach")
+    return found
+
+
+def fixed(model: nn.Module) -> dict[str, FixedReLU]:
+    """Return the sites that were left alone when slopes were attached."""
+    return {m.site: m for m in _in_order(model) if isinstance(m, FixedReLU)}
+
+
+def _in_order(model: nn.Module) -> list[SlopedReLU | FixedReLU]:
+    return sorted((m for m in model.modules() if isinstance(m, SlopedReLU | FixedReLU)), key=lambda m: m.index)
+
+
+def _slope_shape(shape: tuple[int, ...], granularity: Granularity) -> tuple[int, ...]:
+    """One per element; one per channel; one. Kept broadcastable to the site's shape.
+
+    A channel is the first dimension of C×H×W and the last of T×D.
+    """
+    if granularity == "pixel":
+        return shape
+    channel = -1 if len(shape) <= 2 else 0
+    ones = [1] * len(shape)
+    if granularity == "channel" and shape:
+        ones[channel] = shape[channel]
+    return tuple(ones)
