@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,10 +167,8 @@ class _Tracer(fx.Tracer):
             name: self.create_proxy("placeholder", name, (), {}) if _has_tensor(value) else value
             for name, value in named_inputs(self.root, self.example).items()
         }
-        positional = len(arguments(self.example)[0])
-        values = list(inputs.values())[:positional]
-        keywords = dict(list(inputs.items())[positional:])
-        return lambda: root_fn(self.root, *values, **keywords), []
+        by_name = isinstance(self.example, Mapping)
+        return lambda: root_fn(self.root, **inputs) if by_name else root_fn(self.root, *inputs.values()), []
 
     def _path_from_here(self, module: nn.Module) -> str:
         """Prefer, of a shared module's paths, the one inside the module that calls it."""
@@ -180,7 +178,7 @@ class _Tracer(fx.Tracer):
 
 
 def named_inputs(root: nn.Module, example: Example) -> dict[str, Any]:
-    """Return what the example hands to forward, by parameter name, in the order of the call.
+    """Return what the example hands to forward, by parameter name, in the order of forward's parameters.
 
     Raises:
         ExampleError: it does not fit forward's parameters.
@@ -191,10 +189,12 @@ def named_inputs(root: nn.Module, example: Example) -> dict[str, Any]:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ExampleError(f"the example does not fit the network's forward{signature}: {error}") from None
-    taking = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-    names = [p.name for p in taking if p.kind is not inspect.Parameter.VAR_POSITIONAL][: len(args)]
-    names += [f"extra_{position}" for position in range(len(names), len(args))]
-    return dict(zip(names, bound.args, strict=False)) | kwargs
+    if kwargs:
+        order = list(signature.parameters)
+        return dict(sorted(kwargs.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    named = [name for name in bound.arguments if signature.parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL]
+    names = named + [f"extra_{position}" for position in range(len(named), len(args))]
+    return dict(zip(names, args, strict=True))
 
 
 def _has_tensor(value: Any) -> bool:

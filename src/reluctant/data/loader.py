@@ -92,15 +92,16 @@ class Loader:
 
     def _batch(self, indices: Tensor, offsets: Tensor | None, flips: Tensor | None) -> tuple[Tensor, Tensor]:
         device = self._windows.device
+        mirrored = slice(len(indices), None)
+        if flips is not None:  # the mirrored ones go last: flipping a slice is cheaper than picking them out
+            last = flips.byte().argsort(stable=True)
+            indices = indices[last]
+            offsets = None if offsets is None else offsets[:, last]
+            mirrored = slice(len(indices) - int(flips.sum()), None)
         indices = indices.to(device)
-        if offsets is None:
-            pixels = self._windows[indices, :, 0, 0]
-        else:
-            down, right = offsets.to(device)
-            pixels = self._windows[indices, :, down, right]
-        if flips is not None:
-            mirrored = flips.nonzero().flatten().to(device)
-            pixels[mirrored] = pixels[mirrored].flip(-1)
+        down, right = torch.zeros_like(indices).expand(2, -1) if offsets is None else offsets.to(device)
+        pixels = self._windows[indices, :, down, right]
+        pixels[mirrored] = pixels[mirrored].flip(-1)
         images = pixels.float().mul_(self._scale).add_(self._shift)
         return images, self._labels[indices]
 
