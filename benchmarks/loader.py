@@ -1,6 +1,6 @@
 """Images per second of an augmented epoch: our loader against the per-sample way, in one run.
 
-The per-sample way has its images decoded already, as ours has: a DataLoader with two workers takes one image after the other,
+The per-sample way has its images decoded already, as ours has: a DataLoader with two workers takes image after image,
 crops, flips and normalises it. Both make the same kind of epoch of the same random images. Run: python benchmarks/loader.py
 """
 
