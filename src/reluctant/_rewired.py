@@ -23,23 +23,23 @@ def replace_sites(root: nn.Module, trace: Trace | None, modules: Mapping[str, nn
     Returns:
         The changed network. Parameters and buffers keep their names.
     """
-    for module in modules.values():
-        module.reluctant_site = True  # type: ignore[assignment]
     if trace is None:
         by_module = module_paths(root)
         for name, module in modules.items():
             for path in by_module[root.get_submodule(name)]:
-                _put(root, path, module)
+                put_at_site(root, path, module)
         return root
     for name, module in modules.items():
-        _put(root, name, module)
+        put_at_site(root, name, module)
     for graph in {id(graph): graph for graph in trace.graphs.values()}.values():
         for node in [node for node in graph.nodes if node.meta.get("site") in modules]:
             _call_module(graph, node)
     return Rewired(root, trace.graphs)
 
 
-def _put(root: nn.Module, path: str, module: nn.Module) -> None:
+def put_at_site(root: nn.Module, path: str, module: nn.Module) -> None:
+    """Make a module the submodule at that path, and let it know that it stands at a site."""
+    module.reluctant_site = True  # type: ignore[assignment]
     parent_path, _, name = path.rpartition(".")
     parent = root.get_submodule(parent_path)
     parent.__dict__.pop(name, None)  # such as `self.relu = F.relu`, which the graph has no use for

@@ -10,6 +10,8 @@
     │   └── MaskMismatch   a mask of another network
     ├── DataError          images that are missing, damaged or of an unknown kind
     ├── WeightsError       a weight file that cannot be read or does not fit
+    ├── TrainingError      training that cannot go on
+    ├── RunError           a run folder that cannot be read, written or continued
     └── OptionError        an option, or a name, that does not exist
 
 Each is also the built-in error a caller would expect, and its message is one sentence: what is wrong, what was
@@ -60,6 +62,14 @@ class DataError(ReluctantError, ValueError):
 
 class WeightsError(ReluctantError, ValueError):
     """A weight file that cannot be read or does not fit."""
+
+
+class TrainingError(ReluctantError, ValueError):
+    """Training that cannot go on."""
+
+
+class RunError(ReluctantError, ValueError):
+    """A run folder that cannot be read, written or continued."""
 
 
 class OptionError(ReluctantError, ValueError):

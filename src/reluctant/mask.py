@@ -6,6 +6,8 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from math import prod
 from pathlib import Path
 
 import torch
@@ -16,11 +18,12 @@ from torch import Tensor, nn
 from reluctant import _ops
 from reluctant._example import Example, spell
 from reluctant._files import replacing
-from reluctant._rewired import replace_sites
+from reluctant._rewired import put_at_site, replace_sites
+from reluctant._trace import module_paths
 from reluctant.budget import Budget, parse
 from reluctant.errors import BudgetError, MaskError, MaskMismatch
 from reluctant.sites import survey
-from reluctant.slopes import FixedReLU, Granularity, SlopedReLU, fixed, slopes
+from reluctant.slopes import FixedReLU, Granularity, SlopedReLU, fixed, size, slopes
 
 log = logging.getLogger(__name__)
 
@@ -203,6 +206,19 @@ class Mask(Mapping[str, Tensor]):
         modules = {site: self._module(tensor.to(device)).train(model.training) for site, tensor in self.items()}
         return replace_sites(seen.root, seen.trace, modules)
 
+    def freeze(self, student: nn.Module) -> nn.Module:
+        """Return a copy of a network with slopes in which this mask stands where the slopes were, with the weights as they are."""
+        frozen = deepcopy(student)
+        at = {m.site: m for m in frozen.modules() if isinstance(m, SlopedReLU | FixedReLU)}
+        _check_same_sites(self.shapes, {site: m.shape for site, m in at.items()}, "the network")
+        paths = module_paths(frozen)
+        for site, tensor in self.items():
+            device = next((p.device for p in at[site].parameters()), torch.device("cpu"))
+            module = self._module(tensor.to(device)).train(student.training)
+            for path in paths[at[site]]:
+                put_at_site(frozen, path, module)
+        return frozen
+
     def _module(self, tensor: Tensor) -> nn.Module:
         if tensor.all():
             return nn.ReLU()
@@ -235,7 +251,20 @@ class MaskedReLU(nn.Module):
         return f"{spell(tuple(self.mask.shape))}, {self.count} kept" + (", zero_out" if self.zero_out else "")
 
 
-def binarize(model: nn.Module, budget: Budget, *, exact: bool = True, threshold: float = THRESHOLD) -> Mask:
+def count_slopes(model: nn.Module, threshold: float = THRESHOLD) -> int:
+    """Count the ReLUs whose slope is above the threshold, and those of the sites left alone."""
+    alone = sum(prod(module.shape) for module in fixed(model).values())
+    return alone + sum(int((m.slope > threshold).sum()) * m.governs for m in slopes(model).values())
+
+
+def binarize(
+    model: nn.Module,
+    budget: Budget,
+    *,
+    exact: bool = True,
+    threshold: float = THRESHOLD,
+    values: Mapping[str, Tensor] | None = None,
+) -> Mask:
     """Decide for every ReLU of a network with slopes whether it is kept, within the budget.
 
     By default the highest slopes fill the budget exactly: all of it with pixels, so that the masks of falling budgets
@@ -247,6 +276,7 @@ def binarize(model: nn.Module, budget: Budget, *, exact: bool = True, threshold:
         budget: the most ReLUs to keep, those of the sites left alone included.
         exact: fill the budget.
         threshold: ε.
+        values: scores of one's own to choose by, in the shape of the slopes, instead of the slopes.
 
     Returns:
         The mask, with count ≤ budget.
@@ -263,16 +293,15 @@ def binarize(model: nn.Module, budget: Budget, *, exact: bool = True, threshold:
     """
     sloped, alone = slopes(model), fixed(model)
     modules: list[SlopedReLU | FixedReLU] = sorted([*sloped.values(), *alone.values()], key=lambda m: m.index)
-    kept_alone = sum(torch.Size(m.shape).numel() for m in alone.values())
-    total = kept_alone + sum(m.governs * m.slope.numel() for m in sloped.values())
-    relus = parse(budget, total)
+    kept_alone = sum(prod(m.shape) for m in alone.values())
+    relus = parse(budget, size(model))
     if relus < kept_alone:
         raise BudgetError(f"budget {relus} is below the {kept_alone} ReLUs of the sites left alone; pass at least that")
-    values = torch.cat([m.slope.detach().flatten().float().cpu() for m in sloped.values()])
-    if values.isnan().any():
+    scores = torch.cat([(values or {}).get(s, m.slope).detach().flatten().float().cpu() for s, m in sloped.items()])
+    if scores.isnan().any():
         raise MaskError("some slopes are NaN: the search has diverged; lower its learning rate or its penalty")
     weights = torch.cat([torch.full((m.slope.numel(),), m.governs) for m in sloped.values()])
-    keep = _fill(values, weights, relus - kept_alone) if exact else values > threshold
+    keep = _fill(scores, weights, relus - kept_alone) if exact else scores > threshold
     reached = int(weights[keep].sum()) + kept_alone
     if reached > relus:
         raise BudgetError(f"{reached} slopes are above {threshold:g}, more than the budget of {relus}; search on")

@@ -122,6 +122,11 @@ def fixed(model: nn.Module) -> dict[str, FixedReLU]:
     return {m.site: m for m in _in_order(model) if isinstance(m, FixedReLU)}
 
 
+def size(model: nn.Module) -> int:
+    """Return how many ReLUs a network with slopes has without a mask."""
+    return sum(prod(module.shape) for module in _in_order(model))
+
+
 def _in_order(model: nn.Module) -> list[SlopedReLU | FixedReLU]:
     return sorted((m for m in model.modules() if isinstance(m, SlopedReLU | FixedReLU)), key=lambda m: m.index)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -60,12 +61,27 @@ class Loader:
         self.epoch = 0
         self._size = len(pixels)
         self._labels = labels.to(device)
-        height, width = pixels.shape[-2:]
-        padded = F.pad(pixels, (padding,) * 4).to(device)
-        # Every shifted window of every image as one view: a crop of a batch is then a single gather.
-        self._windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+        self._padded = F.pad(pixels, (padding,) * 4).to(device)
         channel = torch.tensor([mean, std], device=device)[:, :, None, None] * 255
         self._scale, self._shift = 1 / channel[1], -channel[0] / channel[1]
+
+    def share(self, device: torch.device | str, rank: int, world_size: int) -> Loader:
+        """Return this loader for one of several processes, on its device."""
+        if (rank, world_size) == (self.rank, self.world_size) and torch.device(device) == self._padded.device:
+            return self
+        if self.batch_size < world_size:
+            raise DataError(f"batch_size is {self.batch_size}; pass at least one for each of {world_size} processes")
+        mine = copy(self)
+        mine.rank, mine.world_size = rank, world_size
+        mine._padded, mine._labels = self._padded.to(device), self._labels.to(device)
+        mine._scale, mine._shift = self._scale.to(device), self._shift.to(device)
+        return mine
+
+    @property
+    def _windows(self) -> Tensor:
+        """Every shifted window of every image as one view: a crop of a batch is then a single gather."""
+        height, width = (size - 2 * self.padding for size in self._padded.shape[-2:])
+        return self._padded.unfold(2, height, 1).unfold(3, width, 1)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration goes through; after it comes the next one by itself."""
@@ -91,7 +107,7 @@ class Loader:
             )
 
     def _batch(self, indices: Tensor, offsets: Tensor | None, flips: Tensor | None) -> tuple[Tensor, Tensor]:
-        device = self._windows.device
+        device = self._padded.device
         mirrored = slice(len(indices), None)
         if flips is not None:  # the mirrored ones go last: flipping a slice is cheaper than picking them out
             last = flips.byte().argsort(stable=True)

@@ -1,0 +1,98 @@
+"""Train the weights around a frozen mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from reluctant.methods.found import Checkpoint, OnEpoch
+from reluctant.recipes import Finetune
+from reluctant.train import Objective, Trainer, evaluate, learning_rate
+from reluctant.train.evaluate import Metric, accuracy
+from reluctant.train.losses import Loss
+
+
+def finetune(
+    model: nn.Module,
+    *,
+    teacher: nn.Module | None,
+    train: Iterable[Any],
+    val: Iterable[Any] | None = None,
+    options: Finetune | None = None,
+    trainer: Trainer | None = None,
+    loss: Loss | None = None,
+    metric: Metric = accuracy,
+    checkpoint: Checkpoint | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> nn.Module:
+    """Train a masked network with SGD and distillation, and return it as it was after its best epoch.
+
+    Minimises loss(f(x), y) + w·T²·KL(teacher ‖ f). The masks are buffers: nothing here can move them.
+
+    Args:
+        model: the masked network, such as `Found.model`; it is not changed.
+        teacher: the network it came from; None to do without distillation.
+        train: batches of training data.
+        val: batches to choose the best epoch by; without them it is the last.
+        options: the hyper-parameters; by default those of `Finetune()`.
+        trainer: seed, precision, devices.
+        loss: of the task; by default cross-entropy.
+        metric: what is best; by default the accuracy in percent.
+        checkpoint: where to keep the state of every epoch, and to go on from.
+        on_epoch: told the figures of every epoch.
+
+    Returns:
+        A finetuned copy.
+    """
+    options = options or Finetune()
+    trainer = trainer or Trainer()
+    student = trainer.place_(deepcopy(model))
+    optimizer = torch.optim.SGD(
+        [p for p in student.parameters() if p.requires_grad],
+        lr=options.lr,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+    )
+    placed = None if teacher is None else trainer.place_(deepcopy(teacher)).eval()
+    objective = Objective(loss or F.cross_entropy, placed, temperature=options.temperature, weight=options.distill)
+    best: dict[str, Any] = {"score": None, "model": None}
+    start = 0
+    state = checkpoint.load("finetune") if checkpoint else None
+    if state:
+        student.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        start, best = state["epoch"], state["best"]
+    epochs = trainer.epochs(
+        student,
+        train,
+        optimizer=optimizer,
+        objective=objective,
+        epochs=options.epochs,
+        phase="finetune",
+        start=start,
+        rate=learning_rate(options.schedule),
+    )
+    for epoch in epochs:
+        row: dict[str, Any] = {"phase": "finetune", "epoch": epoch.number, "loss": epoch.loss, "lr": epoch.rate}
+        row["seconds"] = round(epoch.seconds, 3)
+        if val is not None:
+            row["val"] = evaluate(student, val, metric=metric, trainer=trainer)
+        if val is None or best["score"] is None or row["val"] > best["score"]:
+            best = {"score": row.get("val"), "model": _snapshot(student)}
+        if checkpoint is not None:
+            state = {"model": student.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch.number + 1, "best": best}
+            checkpoint.save("finetune", state)
+        if on_epoch is not None:
+            on_epoch(row)
+    if best["model"] is not None:
+        student.load_state_dict(best["model"])
+    return student.train(model.training)
+
+
+def _snapshot(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

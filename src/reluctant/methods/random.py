@@ -1,0 +1,51 @@
+"""A mask drawn at random: the floor that every method must beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from reluctant.budget import Budget
+from reluctant.mask import binarize
+from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
+from reluctant.recipes import Search
+from reluctant.slopes import slopes
+from reluctant.train import Trainer
+
+
+def search(
+    student: nn.Module,
+    *,
+    teacher: nn.Module | None = None,
+    train: Iterable[Any] | None = None,
+    budget: Budget,
+    options: Search | None = None,
+    trainer: Trainer | None = None,
+    checkpoint: Checkpoint | None = None,
+    on_epoch: OnEpoch | None = None,
+    passing: Sequence[int] = (),
+    on_pass: OnPass | None = None,
+) -> Found:
+    """Draw a slope for every ReLU at random and keep the highest; nothing is trained.
+
+    Args:
+        student: a network with slopes; it is not changed.
+        budget: the most ReLUs to keep.
+        trainer: for its seed.
+        passing, on_pass: other budgets, whose masks nest around this one.
+        teacher, train, options, checkpoint, on_epoch: as other methods have them; not used.
+    """
+    generator = torch.Generator().manual_seed(trainer.seed if trainer else 0)
+    drawn = {site: torch.rand(module.slope.shape, generator=generator) for site, module in slopes(student).items()}
+
+    def found(relus: Budget) -> Found:
+        mask = binarize(student, relus, values=drawn)
+        return Found(mask, mask.freeze(student))
+
+    for relus in sorted(passing, reverse=True):
+        if on_pass is not None:
+            on_pass(relus, found(relus))
+    return found(budget)

@@ -1,0 +1,182 @@
+"""Selective Network Linearization: Algorithm 1 of the paper, and a schedule that ends when you say.
+
+Reference: Cho, Joshi, Garg, Reagen and Hegde, "Selective Network Linearization for Efficient Private Inference", ICML 2022.
+
+Where the paper and its authors' code differ, the code is the default, since it made the published figures: distillation
+already during the search, no weight decay, and λ grows when the count is not below the *lowest* so far, from epoch 5 on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from reluctant.budget import Budget, parse
+from reluctant.errors import BudgetError, unknown
+from reluctant.mask import binarize, count_slopes
+from reluctant.methods import anneal
+from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
+from reluctant.recipes import Search
+from reluctant.slopes import size, slopes
+from reluctant.train import Objective, Penalty, Trainer, learning_rate
+from reluctant.train.losses import Loss
+
+log = logging.getLogger(__name__)
+
+
+def search(
+    student: nn.Module,
+    *,
+    teacher: nn.Module | None,
+    train: Iterable[Any],
+    budget: Budget,
+    options: Search | None = None,
+    trainer: Trainer | None = None,
+    loss: Loss | None = None,
+    checkpoint: Checkpoint | None = None,
+    on_epoch: OnEpoch | None = None,
+    passing: Sequence[int] = (),
+    on_pass: OnPass | None = None,
+) -> Found:
+    """Train weights and slopes together under a growing penalty until the count is within the budget.
+
+    Minimises loss(f(x), y) + w·T²·KL(teacher ‖ student) + λ·Σ|c|.
+
+    Args:
+        student: a network with slopes, made by `attach`; it is trained in place.
+        teacher: the network it came from; None to do without distillation.
+        train: batches of training data.
+        budget: the most ReLUs to keep.
+        options: the hyper-parameters; by default those of `Search()`.
+        trainer: seed, precision, devices.
+        loss: of the task; by default cross-entropy.
+        checkpoint: where to keep the state of every epoch, and to go on from.
+        on_epoch: told the figures of every epoch.
+        passing: higher budgets of which the mask and weights are wanted too.
+        on_pass: told each of them as the count passes it.
+
+    Returns:
+        Found, with count ≤ budget.
+
+    Raises:
+        BudgetError: the budget is invalid, or not reached within `options.epochs`; the checkpoint can be continued.
+    """
+    options = options or Search()
+    trainer = trainer or Trainer()
+    relus = parse(budget, size(student))
+    trainer.place_(student)
+    penalty = Penalty(slopes(student), options.penalty, by_relus=options.penalty_by_relus)
+    optimizer = _optimizer(student, options)  # Alg. 1, line 3: weights and slopes together
+    objective = Objective(
+        loss or F.cross_entropy, _placed(teacher, trainer), temperature=options.temperature, weight=options.distill
+    )
+    steering = _steering(student, penalty, relus, options)
+    progress = _Progress(student, optimizer, penalty, checkpoint)
+    waiting = sorted((b for b in passing if b > relus), reverse=True)
+
+    def look_at_passed(now: int) -> None:
+        while waiting and now <= waiting[0]:
+            passed = waiting.pop(0)
+            if on_pass is not None:
+                on_pass(passed, _found(student, passed, True, progress.history))
+
+    look_at_passed(progress.count)
+    epochs = trainer.epochs(
+        student,
+        train,
+        optimizer=optimizer,
+        objective=objective,
+        epochs=options.epochs if progress.count > relus or not options.stop else 0,
+        phase="search",
+        start=progress.epoch,
+        rate=None if steering is None else learning_rate(options.rate),
+        after_backward=penalty.add_gradient_,
+        after_step=steering,
+    )
+    for epoch in epochs:  # lines 4 and 5
+        count = count_slopes(student, options.threshold)  # line 6
+        row = {"phase": "search", "epoch": epoch.number, "count": count, "penalty": penalty.strength}
+        row |= {"loss": epoch.loss, "lr": epoch.rate, "seconds": round(epoch.seconds, 3)}
+        before = progress.previous if options.grow_unless == "previous" else progress.lowest
+        if steering is None and count >= before and epoch.number >= options.grow_from:  # line 7
+            penalty.strength *= options.growth  # line 8
+        progress.save(epoch.number + 1, count, row)
+        look_at_passed(count)
+        if on_epoch is not None:
+            on_epoch(row)
+        if count <= relus and options.stop:  # line 4
+            break
+    if progress.count > relus and options.stop:
+        raise BudgetError(
+            f"after {progress.epoch} epochs {progress.count} ReLUs are left and the budget is {relus}; go on with more "
+            "search epochs, begin with a larger penalty, or use the anneal schedule"
+        )
+    return _found(student, relus, options.exact, progress.history)  # line 11; line 12 is finetune
+
+
+class _Progress:
+    """What has to be known to go on: where the search is, and the rows of its history."""
+
+    def __init__(
+        self, student: nn.Module, optimizer: torch.optim.Optimizer, penalty: Penalty, checkpoint: Checkpoint | None
+    ) -> None:
+        self._student, self._optimizer, self._penalty, self._checkpoint = student, optimizer, penalty, checkpoint
+        self.epoch = 0
+        self.count = self.previous = self.lowest = size(student)
+        self.history: list[dict[str, Any]] = []
+        state = checkpoint.load("search") if checkpoint else None
+        if state:
+            student.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            penalty.strength = state["penalty"]
+            self.epoch, self.history = state["epoch"], state["history"]
+            self.count, self.previous, self.lowest = state["count"], state["count"], state["lowest"]
+
+    def save(self, epoch: int, count: int, row: dict[str, Any]) -> None:
+        self.epoch, self.count, self.previous, self.lowest = epoch, count, count, min(count, self.lowest)
+        self.history.append(row)
+        if self._checkpoint is not None:
+            self._checkpoint.save(
+                "search",
+                {
+                    "model": self._student.state_dict(),
+                    "optimizer": self._optimizer.state_dict(),
+                    "penalty": self._penalty.strength,
+                    "epoch": self.epoch,
+                    "count": self.count,
+                    "lowest": self.lowest,
+                    "history": self.history,
+                },
+            )
+
+
+def _found(student: nn.Module, relus: int, exact: bool, history: list[dict[str, Any]]) -> Found:
+    mask = binarize(student, relus, exact=exact)
+    return Found(mask, mask.freeze(student), list(history))
+
+
+def _optimizer(student: nn.Module, options: Search) -> torch.optim.Optimizer:
+    sloped = [module.slope for module in slopes(student).values()]
+    mine = set(map(id, sloped))
+    weights = [p for p in student.parameters() if id(p) not in mine and p.requires_grad]
+    return torch.optim.Adam(
+        [{"params": weights}, {"params": sloped, "lr": options.slope_lr or options.lr}],
+        lr=options.lr,
+        weight_decay=options.weight_decay,
+    )
+
+
+def _placed(teacher: nn.Module | None, trainer: Trainer) -> nn.Module | None:
+    return None if teacher is None else trainer.place_(deepcopy(teacher)).eval()
+
+
+def _steering(student: nn.Module, penalty: Penalty, relus: int, options: Search) -> anneal.Steering | None:
+    if options.schedule not in ("paper", "anneal"):
+        raise unknown("search schedule", options.schedule, ("anneal", "paper"))
+    return anneal.Steering(student, penalty, relus, options) if options.schedule == "anneal" else None

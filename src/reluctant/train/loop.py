@@ -1,0 +1,216 @@
+"""The one training loop, used by pretraining, search and finetuning.
+
+Processes, devices and gradients between them are Hugging Face Accelerate's; it starts on a CPU, a GPU, or several
+processes under torchrun. Everything random in an epoch follows from the seed, the phase and the number of the epoch, so a
+run that is resumed at an epoch goes on exactly as it would have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from reluctant.data.batches import unpack
+from reluctant.data.loader import Loader
+from reluctant.errors import TrainingError, unknown
+from reluctant.train.rates import Rate
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+log = logging.getLogger(__name__)
+
+Advance = Callable[[str, int, int, int, int], None]
+"""Told after every step: phase, epoch, epochs, step, steps."""
+
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch as it went."""
+
+    number: int
+    loss: float
+    rate: float
+    seconds: float
+
+
+class Trainer:
+    """Runs epochs, on whatever device and processes there are.
+
+    Args:
+        seed: of everything random.
+        precision: of the forward and backward pass: `float32`, or `bfloat16` by autocast.
+        channels_last: keep images in that layout.
+        compile: use torch.compile.
+        advance: called after every step, for a progress bar.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        precision: str = "float32",
+        channels_last: bool = False,
+        compile: bool = False,
+        advance: Advance | None = None,
+    ) -> None:
+        if precision not in _PRECISIONS:
+            raise unknown("precision", precision, _PRECISIONS)
+        self.seed = seed
+        self.channels_last = channels_last
+        self._dtype = _PRECISIONS[precision]
+        self._compile = compile
+        self._advance = advance
+        self._accelerator: Accelerator | None = None
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """Accelerate's handle, made when it is first needed."""
+        if self._accelerator is None:
+            from accelerate import Accelerator, DistributedDataParallelKwargs  # takes a second
+
+            unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a network may have a head it does not run
+            self._accelerator = Accelerator(kwargs_handlers=[unused])
+        return self._accelerator
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return bool(self.accelerator.is_main_process)
+
+    def place_(self, model: nn.Module) -> nn.Module:
+        """Move a network to the device, in the layout that is trained in."""
+        model.to(self.accelerator.device)
+        if self.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context that a forward pass runs in."""
+        if self._dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.accelerator.device.type, self._dtype)
+
+    def to_device(self, batch: Any) -> Any:
+        """Move a batch to the device, images into the layout that is trained in."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = tensor.to(self.accelerator.device, non_blocking=True)
+            return moved.to(memory_format=torch.channels_last) if self.channels_last and moved.dim() == 4 else moved
+
+        return pytree.tree_map_only(Tensor, move, batch)
+
+    def share(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Give every process its part of a loader of ours; others' loaders are returned as they are."""
+        if not isinstance(batches, Loader):
+            return batches
+        accelerator = self.accelerator
+        return batches.share(accelerator.device, accelerator.process_index, accelerator.num_processes)
+
+    def summed(self, *values: float) -> tuple[Any, ...]:
+        """Sum numbers over all processes."""
+        together = self.accelerator.reduce(torch.tensor(values, dtype=torch.float64), "sum")
+        return tuple(together.tolist())
+
+    def epochs(
+        self,
+        model: nn.Module,
+        batches: Iterable[Any],
+        *,
+        optimizer: torch.optim.Optimizer,
+        objective: Callable[[nn.Module, Any, Any], Tensor],
+        epochs: int,
+        phase: str,
+        start: int = 0,
+        rate: Rate | None = None,
+        after_backward: Callable[[], None] | None = None,
+        after_step: Callable[[float], None] | None = None,
+    ) -> Iterator[Epoch]:
+        """Train, and yield after every epoch; whoever iterates may look, change something, or stop.
+
+        Args:
+            model: the network, already placed.
+            batches: of training data, ours or anybody's.
+            optimizer: over its parameters.
+            objective: the loss of a batch.
+            epochs: how many there are in all.
+            phase: the name of this training, part of the seed.
+            start: the epoch to begin with, when resuming.
+            rate: the learning rate's factor over the phase.
+            after_backward: called when the gradients are there.
+            after_step: called with the progress, 0…1, when the parameters have changed.
+        """
+        accelerator = self.accelerator
+        shared = self.share(batches) if isinstance(batches, Loader) else accelerator.prepare(batches)
+        wrapped = accelerator.prepare_model(model)
+        run = torch.compile(wrapped) if self._compile else wrapped
+        base_rates = [group["lr"] for group in optimizer.param_groups]
+        steps = len(shared)  # type: ignore[arg-type]
+        for number in range(start, epochs):
+            self._seed(phase, number)
+            if hasattr(shared, "set_epoch"):
+                shared.set_epoch(number)
+            model.train()
+            began = time.perf_counter()
+            total, seen = torch.zeros((), device=accelerator.device), 0
+            for step, batch in enumerate(shared):
+                if rate is not None:
+                    factor = rate((number + step / steps) / epochs)
+                    for group, base in zip(optimizer.param_groups, base_rates, strict=True):
+                        group["lr"] = base * factor
+                inputs, targets = self.to_device(unpack(batch))
+                with self.autocast():
+                    loss = objective(run, inputs, targets)
+                optimizer.zero_grad(set_to_none=True)
+                accelerator.backward(loss)
+                if after_backward is not None:
+                    after_backward()
+                optimizer.step()
+                if after_step is not None:
+                    after_step((number + (step + 1) / steps) / epochs)
+                total += loss.detach() * len(targets)
+                seen += len(targets)
+                if self._advance is not None:
+                    self._advance(phase, number, epochs, step + 1, steps)
+            self._same_buffers_(model)
+            mean = self._mean_loss(total, seen, phase, number)
+            yield Epoch(number, mean, optimizer.param_groups[0]["lr"], time.perf_counter() - began)
+        for group, base in zip(optimizer.param_groups, base_rates, strict=True):
+            group["lr"] = base
+
+    def _seed(self, phase: str, number: int) -> None:
+        """Make an epoch's random numbers its own; each process draws others."""
+        text = f"{self.seed} {phase} {number} {self.accelerator.process_index}"
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+
+    def _same_buffers_(self, model: nn.Module) -> None:
+        """Give all processes the running statistics of the first, so that they hold one and the same network."""
+        if self.accelerator.num_processes > 1:
+            for buffer in model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+    def _mean_loss(self, total: Tensor, seen: int, phase: str, number: int) -> float:
+        total_sum, examples = self.summed(float(total), seen)
+        if not examples:
+            raise TrainingError("the training loader yields no batch; pass one that does")
+        mean: float = total_sum / examples
+        if not math.isfinite(mean):
+            raise TrainingError(f"the loss is {mean} in epoch {number} of {phase}; lower the learning rate or the penalty")
+        return mean
