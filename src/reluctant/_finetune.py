@@ -1,4 +1,4 @@
-"""Train the weights around a frozen mask."""
+"""Train weights: those of a new network, and those around a frozen mask."""
 
 from __future__ import annotations
 
@@ -11,10 +11,41 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reluctant.methods.found import Checkpoint, OnEpoch
-from reluctant.recipes import Finetune
+from reluctant.recipes import Finetune, Pretrain
 from reluctant.train import Objective, Trainer, evaluate, learning_rate
 from reluctant.train.evaluate import Metric, accuracy
 from reluctant.train.losses import Loss
+from reluctant.train.rates import Rate
+
+
+def pretrain(
+    model: nn.Module,
+    *,
+    train: Iterable[Any],
+    val: Iterable[Any] | None = None,
+    options: Pretrain | None = None,
+    trainer: Trainer | None = None,
+    loss: Loss | None = None,
+    metric: Metric = accuracy,
+    checkpoint: Checkpoint | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> nn.Module:
+    """Train a copy of a network with SGD, and return it as it was after its best epoch; arguments as for `finetune`."""
+    options = options or Pretrain()
+    milestones = [epoch / max(1, options.epochs) for epoch in options.milestones]
+    return _trained(
+        model,
+        "pretrain",
+        train,
+        val,
+        options,
+        learning_rate(options.schedule, milestones=milestones),
+        Objective(loss or F.cross_entropy),
+        trainer or Trainer(),
+        metric,
+        checkpoint,
+        on_epoch,
+    )
 
 
 def finetune(
@@ -51,6 +82,35 @@ def finetune(
     """
     options = options or Finetune()
     trainer = trainer or Trainer()
+    placed = None if teacher is None else trainer.place_(deepcopy(teacher)).eval()
+    return _trained(
+        model,
+        "finetune",
+        train,
+        val,
+        options,
+        learning_rate(options.schedule),
+        Objective(loss or F.cross_entropy, placed, temperature=options.temperature, weight=options.distill),
+        trainer,
+        metric,
+        checkpoint,
+        on_epoch,
+    )
+
+
+def _trained(
+    model: nn.Module,
+    phase: str,
+    train: Iterable[Any],
+    val: Iterable[Any] | None,
+    options: Pretrain | Finetune,
+    rate: Rate,
+    objective: Objective,
+    trainer: Trainer,
+    metric: Metric,
+    checkpoint: Checkpoint | None,
+    on_epoch: OnEpoch | None,
+) -> nn.Module:
     student = trainer.place_(deepcopy(model))
     optimizer = torch.optim.SGD(
         [p for p in student.parameters() if p.requires_grad],
@@ -58,11 +118,9 @@ def finetune(
         momentum=options.momentum,
         weight_decay=options.weight_decay,
     )
-    placed = None if teacher is None else trainer.place_(deepcopy(teacher)).eval()
-    objective = Objective(loss or F.cross_entropy, placed, temperature=options.temperature, weight=options.distill)
     best: dict[str, Any] = {"score": None, "model": None}
     start = 0
-    state = checkpoint.load("finetune") if checkpoint else None
+    state = checkpoint.load(phase) if checkpoint else None
     if state:
         student.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -73,20 +131,20 @@ def finetune(
         optimizer=optimizer,
         objective=objective,
         epochs=options.epochs,
-        phase="finetune",
+        phase=phase,
         start=start,
-        rate=learning_rate(options.schedule),
+        rate=rate,
     )
     for epoch in epochs:
-        row: dict[str, Any] = {"phase": "finetune", "epoch": epoch.number, "loss": epoch.loss, "lr": epoch.rate}
+        row: dict[str, Any] = {"phase": phase, "epoch": epoch.number, "loss": epoch.loss, "lr": epoch.rate}
         row["seconds"] = round(epoch.seconds, 3)
         if val is not None:
             row["val"] = evaluate(student, val, metric=metric, trainer=trainer)
         if val is None or best["score"] is None or row["val"] > best["score"]:
             best = {"score": row.get("val"), "model": _snapshot(student)}
         if checkpoint is not None:
-            state = {"model": student.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch.number + 1, "best": best}
-            checkpoint.save("finetune", state)
+            state = {"model": student.state_dict(), "optimizer": optimizer.state_dict(), "best": best}
+            checkpoint.save(phase, {**state, "epoch": epoch.number + 1})
         if on_epoch is not None:
             on_epoch(row)
     if best["model"] is not None:

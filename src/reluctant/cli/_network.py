@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import sys
 from typing import Annotated, Any
 
 import torch
@@ -13,7 +10,7 @@ import typer
 from torch import Tensor, nn
 
 from reluctant import models
-from reluctant.errors import ModelError, OptionError
+from reluctant.errors import OptionError
 
 Arch = Annotated[str | None, typer.Option("--arch", help=f"One of ours: {', '.join(models.names())}.")]
 Model = Annotated[
@@ -34,6 +31,16 @@ Input = Annotated[
 Classes = Annotated[int, typer.Option("--num-classes", min=1, help="The size of the output of one of our architectures.")]
 
 
+def describe(
+    arch: str | None, model: str | None, arguments: list[str] | None, classes: int, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return what a run folder has to say for the network to be made again."""
+    options = dict(map(_key_value, arguments or []))
+    if arch is not None:
+        return {"arch": arch, "num_classes": classes, "input_shape": list(shape), "options": options}
+    return {"factory": model, "options": options}
+
+
 def build(
     arch: str | None, model: str | None, arguments: list[str] | None, classes: int, shape: tuple[int, ...]
 ) -> nn.Module:
@@ -44,7 +51,7 @@ def build(
     if arch is not None:
         return models.create(arch, num_classes=classes, input_shape=shape, **options)
     assert model is not None
-    return _imported(model, options)
+    return models.from_factory(model, options)
 
 
 def example(shapes: list[tuple[int, ...]]) -> Tensor | tuple[Tensor, ...]:
@@ -77,37 +84,3 @@ def _key_value(text: str) -> tuple[str, Any]:
         return key, json.loads(value)
     except json.JSONDecodeError:
         return key, {"True": True, "False": False, "None": None}.get(value, value)
-
-
-def _imported(path: str, options: dict[str, Any]) -> nn.Module:
-    module_name, colon, name = path.partition(":")
-    if not colon or not module_name or not name:
-        raise OptionError(f"--model '{path}' cannot be read; pass package.module:factory")
-    sys.path.insert(0, os.getcwd())  # so that a file of the current folder can be named
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # the user's code runs in there
-        raise ModelError(f"--model: '{module_name}' cannot be imported from {os.getcwd()}: {_first_line(error)}") from error
-    factory = getattr(module, name, None)
-    if factory is None:
-        raise ModelError(f"--model: {module_name} has no '{name}'; it has {', '.join(_public(module)) or 'nothing public'}")
-    if isinstance(factory, nn.Module):
-        return factory
-    try:
-        network = factory(**options)
-    except Exception as error:
-        raise ModelError(f"--model: {path} failed: {type(error).__name__}: {_first_line(error)}") from error
-    if not isinstance(network, nn.Module):
-        raise ModelError(f"--model: {path} returned a {type(network).__name__}; it must return an nn.Module")
-    return network
-
-
-def _public(module: Any) -> list[str]:
-    here = [
-        n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
-    ]
-    return here[:10]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

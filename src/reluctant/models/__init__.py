@@ -9,13 +9,14 @@ from typing import Any
 from torch import nn
 
 from reluctant.errors import OptionError, unknown
+from reluctant.models.factory import from_factory
 from reluctant.models.mlp import mlp
 from reluctant.models.resnet import resnet18, resnet20, resnet34, small
 from reluctant.models.vgg import vgg
 from reluctant.models.weights import load_weights
 from reluctant.models.wide_resnet import wide_resnet22_8
 
-__all__ = ["create", "load_weights", "names"]
+__all__ = ["create", "from_factory", "load_weights", "names"]
 
 _FACTORIES: dict[str, Callable[..., nn.Module]] = {
     factory.__name__: factory for factory in (resnet18, resnet34, wide_resnet22_8, resnet20, vgg, mlp, small)

@@ -1,0 +1,341 @@
+"""From a trained network and a budget to a finetuned one: search, binarize, finetune, in one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from reluctant import methods, recipes
+from reluctant._example import Example
+from reluctant._finetune import finetune
+from reluctant.budget import Budget, parse
+from reluctant.data.batches import unpack
+from reluctant.errors import DataError
+from reluctant.mask import Mask
+from reluctant.methods.found import Found, OnEpoch
+from reluctant.recipes import Recipe
+from reluctant.runs import Run
+from reluctant.slopes import Granularity, attach, size
+from reluctant.sites import Patterns
+from reluctant.train import Trainer, evaluate
+from reluctant.train.evaluate import Metric, accuracy
+from reluctant.train.loop import Advance
+from reluctant.train.losses import Loss
+
+
+@dataclass(frozen=True)
+class Result:
+    """A linearized network and what is known of it."""
+
+    model: nn.Module
+    mask: Mask
+    accuracy: dict[str, float]
+    """In percent, or of the metric given: `base` and `val` on validation data, `test` and `base_test` where there is test data."""
+    budget: int
+    method: str
+    schedule: str
+    seconds: float
+    history: list[dict[str, Any]] = field(default_factory=list)
+    run_dir: Path | None = None
+
+    @property
+    def count(self) -> int:
+        """How many ReLUs it evaluates."""
+        return self.mask.count
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `reluctant linearize --json` prints."""
+        return {
+            "run": None if self.run_dir is None else str(self.run_dir),
+            "total": self.mask.total,
+            "budget": self.budget,
+            "count": self.count,
+            "granularity": self.mask.granularity,
+            "method": self.method,
+            "schedule": self.schedule,
+            "search_epochs": sum(row["phase"] == "search" for row in self.history),
+            "seconds": round(self.seconds, 1),
+            "accuracy": self.accuracy,
+        }
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Where the examples come from; the phases may want batches of different sizes."""
+
+    search: Iterable[Any]
+    finetune: Iterable[Any]
+    val: Iterable[Any]
+    test: Iterable[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that the linearizations of one network have in common."""
+
+    model: nn.Module
+    batches: Batches
+    example: Example
+    recipe: Recipe
+    trainer: Trainer
+    method: str = "snl"
+    granularity: Granularity = "pixel"
+    zero_out: bool = False
+    include: Patterns = None
+    exclude: Patterns = None
+    loss: Loss | None = None
+    metric: Metric = accuracy
+    on_epoch: OnEpoch | None = None
+    scratch: bool = False
+    """The network is not trained yet: nobody can learn from it."""
+
+    @property
+    def teacher(self) -> nn.Module | None:
+        """The network to distil from."""
+        return None if self.scratch else self.model
+
+    def student(self) -> nn.Module:
+        """Return a new copy with slopes."""
+        return attach(
+            self.model,
+            self.example,
+            granularity=self.granularity,
+            zero_out=self.zero_out,
+            include=self.include,
+            exclude=self.exclude,
+        )
+
+    def search(self, budget: int, run: Run | None, **options: Any) -> Found:
+        """Search with the job's method."""
+        extra: dict[str, Any] = {"loss": self.loss} if self.loss is not None else {}
+        return methods.find(self.method)(
+            self.student(),
+            teacher=self.teacher,
+            train=self.batches.search,
+            budget=budget,
+            options=self.recipe.search,
+            trainer=self.trainer,
+            checkpoint=_Quiet(run, self.trainer) if run else None,
+            on_epoch=self._told(run),
+            **options,
+            **extra,
+        )
+
+    def finetune(self, found: Found, run: Run | None) -> nn.Module:
+        """Finetune what was found."""
+        return finetune(
+            found.model,
+            teacher=self.teacher,
+            train=self.batches.finetune,
+            val=self.batches.val,
+            options=self.recipe.finetune,
+            trainer=self.trainer,
+            loss=self.loss,
+            metric=self.metric,
+            checkpoint=_Quiet(run, self.trainer) if run else None,
+            on_epoch=self._told(run),
+        )
+
+    def score(self, model: nn.Module, batches: Iterable[Any]) -> float:
+        """Evaluate a network."""
+        return evaluate(self.trainer.place_(model), batches, metric=self.metric, trainer=self.trainer)
+
+    def _told(self, run: Run | None) -> OnEpoch:
+        def on_epoch(row: dict[str, Any]) -> None:
+            if run is not None and self.trainer.is_main:
+                run.log(row)
+            if self.on_epoch is not None:
+                self.on_epoch(row)
+
+        return on_epoch
+
+
+class _Quiet:
+    """The checkpoints of a run, written by one process and read by all."""
+
+    def __init__(self, run: Run, trainer: Trainer) -> None:
+        self._run, self._trainer = run, trainer
+
+    def load(self, phase: str) -> dict[str, Any] | None:
+        self._trainer.accelerator.wait_for_everyone()
+        state = self._run.load(phase) if self._trainer.is_main else None
+        self._trainer.accelerator.wait_for_everyone()
+        return state if self._trainer.is_main else self._run.load(phase)
+
+    def save(self, phase: str, state: dict[str, Any]) -> None:
+        if self._trainer.is_main:
+            self._run.save(phase, state)
+
+
+def linearize(
+    model: nn.Module,
+    *,
+    budget: Budget,
+    train: Iterable[Any],
+    val: Iterable[Any],
+    test: Iterable[Any] | None = None,
+    example: Example | None = None,
+    method: str = "snl",
+    schedule: str | None = None,
+    granularity: Granularity = "pixel",
+    zero_out: bool = False,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    recipe: str | Path | Mapping[str, Any] | Recipe | None = None,
+    loss: Loss | None = None,
+    metric: Metric | None = None,
+    run_dir: str | Path | None = None,
+    force: bool = False,
+    seed: int = 0,
+    on_epoch: OnEpoch | None = None,
+) -> Result:
+    """Give a trained network a ReLU budget.
+
+    Args:
+        model: any trained network; it is not changed, and it is the teacher.
+        budget: the most ReLUs to keep: a number, "50k" or "10%".
+        train: batches of training data: (inputs, targets) or dicts.
+        val: batches to choose the best epoch by.
+        test: batches to evaluate once, at the end.
+        example: an input with a batch dimension; by default the first of `val`.
+        method: how the ReLUs are chosen; one of `reluctant.methods.names()`.
+        schedule: `anneal` or `paper`, instead of the recipe's.
+        granularity: `pixel`, `channel` or `layer`.
+        zero_out: let what is not kept become zero instead of linear.
+        include: only these sites: names with `*` and `?`, or modules of the model.
+        exclude: and not these.
+        recipe: hyper-parameters: the name of a recipe, a TOML file, a dict of sections.
+        loss: of outputs and targets; by default cross-entropy.
+        metric: of outputs and targets, higher is better; by default the accuracy in percent.
+        run_dir: a folder to keep everything in; a run that was interrupted there goes on.
+        force: replace a run that is there.
+        seed: of everything random.
+        on_epoch: told the figures of every epoch.
+
+    Returns:
+        Result: model, mask, count, accuracy, history.
+
+    Raises:
+        ReluctantError: of the kind that fits.
+    """
+    chosen = recipes.load(recipe)
+    if schedule is not None:
+        chosen = chosen.override({"search.schedule": schedule})
+    settings = chosen.training
+    trainer = Trainer(
+        seed=seed, precision=settings.precision, channels_last=settings.channels_last, compile=settings.compile
+    )
+    job = Job(
+        model,
+        Batches(train, train, val, test),
+        example if example is not None else _first_input(val),
+        chosen,
+        trainer,
+        method=method,
+        granularity=granularity,
+        zero_out=zero_out,
+        include=include,
+        exclude=exclude,
+        loss=loss,
+        metric=metric or accuracy,
+        on_epoch=on_epoch,
+    )
+    run = None
+    if run_dir is not None:
+        run = begin(job, budget, run_dir, {"model": {"class": type(model).__qualname__}}, force=force)
+    return run_job(job, budget, run)
+
+
+def begin(job: Job, budget: Budget, folder: str | Path, spec: Mapping[str, Any], *, force: bool) -> Run:
+    """Start the run folder of a job, or go on with it."""
+    relus = parse(budget, size(job.student()))
+    asked = {
+        "kind": "linearize",
+        "input_shape": list(job.example.shape[1:]) if isinstance(job.example, Tensor) else None,
+        **spec,
+        "budget": relus,
+        "method": job.method,
+        "granularity": job.granularity,
+        "zero_out": job.zero_out,
+        "include": _spelled(job.include),
+        "exclude": _spelled(job.exclude),
+        "scratch": job.scratch,
+        "seed": job.trainer.seed,
+    }
+    if job.trainer.is_main:
+        Run.begin(folder, asked, job.recipe, force=force)
+    job.trainer.accelerator.wait_for_everyone()
+    return Run.open(folder)
+
+
+def run_job(job: Job, budget: Budget, run: Run | None, found: Found | None = None) -> Result:
+    """Search (unless it has been done), finetune and evaluate; each phase goes on where it was interrupted."""
+    began = time.perf_counter()
+    with run.lock() if run and job.trainer.is_main else nullcontext():
+        relus = parse(budget, size(job.student()))
+        base = {"base": job.score(job.model, job.batches.val)}
+        found = found or _searched(job, relus, run)
+        tuned = job.finetune(found, run)
+        scores = base | {"val": job.score(tuned, job.batches.val)}
+        if job.batches.test is not None:
+            scores |= {
+                "test": job.score(tuned, job.batches.test),
+                "base_test": job.score(job.model, job.batches.test),
+            }
+        history = run.metrics() if run else found.history
+        seconds = time.perf_counter() - began
+        if run is not None:
+            seconds = max(seconds, sum(row.get("seconds", 0.0) for row in history))
+        result = Result(
+            tuned,
+            found.mask,
+            {part: round(score, 3) for part, score in scores.items()},
+            relus,
+            job.method,
+            job.recipe.search.schedule if job.method == "snl" else "none",
+            seconds,
+            history,
+            None if run is None else run.folder,
+        )
+        if run is not None and job.trainer.is_main:
+            run.save_network(tuned, found.mask)
+            run.finish(result.as_dict())
+    return result
+
+
+def _searched(job: Job, relus: int, run: Run | None) -> Found:
+    """Search, or take what an earlier start of this run has found."""
+    if run is not None and (run.folder / "searched.safetensors").exists():
+        return found_in(job, run)
+    found = job.search(relus, run)
+    if run is not None and job.trainer.is_main:
+        run.save_network(found.model, found.mask, "searched")
+    return found
+
+
+def found_in(job: Job, run: Run) -> Found:
+    """Read what was found from a run folder."""
+    mask = Mask.load(run.folder / "mask.safetensors")
+    model = mask.apply(job.model, job.example)
+    run.load_tensors_(model, "searched")
+    return Found(mask, model, [row for row in run.metrics() if row["phase"] == "search"])
+
+
+def _first_input(batches: Iterable[Any]) -> Any:
+    batch = next(iter(batches), None)
+    if batch is None:
+        raise DataError("the validation loader yields no batch; pass one that does")
+    return unpack(batch)[0]
+
+
+def _spelled(patterns: Patterns) -> list[str] | None:
+    if patterns is None:
+        return None
+    each = [patterns] if isinstance(patterns, str | nn.Module) else list(patterns)
+    return [one if isinstance(one, str) else type(one).__qualname__ for one in each]

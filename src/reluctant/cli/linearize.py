@@ -1,0 +1,105 @@
+"""`reluctant linearize`: a network within its budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from reluctant import methods
+from reluctant._linearize import Job, begin, run_job
+from reluctant.cli import _jobs
+from reluctant.cli._show import Json, console, print_json
+from reluctant.cli.data import DataDir
+
+From = Annotated[Path, typer.Argument(metavar="RUN", help="The run of the trained network to start from.")]
+Method = Annotated[str, typer.Option(help=f"How to choose: {', '.join(methods.names())}.")]
+Granularity = Annotated[str, typer.Option(help="What is decided at once: pixel, channel or layer.")]
+ZeroOut = Annotated[bool, typer.Option("--zero-out", help="Let what is not kept become zero instead of linear.")]
+Scratch = Annotated[bool, typer.Option("--scratch", help="Start from random weights, without a teacher.")]
+Schedule = Annotated[str | None, typer.Option(help="anneal: ends when you say; paper: Algorithm 1.")]
+Epochs = Annotated[int | None, typer.Option(help="Search epochs; --set finetune.epochs=… for the others.")]
+Include = Annotated[list[str] | None, typer.Option(help="Only these sites; * and ? are wild. Repeatable.")]
+Exclude = Annotated[list[str] | None, typer.Option(help="Not these sites. Repeatable.")]
+
+
+def linearize(
+    run: From,
+    budget: Annotated[str, typer.Option("--budget", "-b", help='The most ReLUs to keep: 50000, "50k" or "10%".')],
+    output: _jobs.Output,
+    method: Method = "snl",
+    granularity: Granularity = "pixel",
+    schedule: Schedule = None,
+    epochs: Epochs = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    zero_out: ZeroOut = False,
+    scratch: Scratch = False,
+    recipe: _jobs.RecipeName = None,
+    settings: _jobs.Settings = None,
+    data_dir: DataDir = None,
+    seed: _jobs.Seed = 0,
+    force: _jobs.Force = False,
+    as_json: Json = False,
+) -> None:
+    """Search which ReLUs a network can do without, and finetune what is left within the budget.
+
+    The same command goes on where it was interrupted. For instance: reluctant linearize runs/base --budget 10% -o runs/ten
+    """
+    chosen = _jobs.read_recipe(recipe, [*with_search(schedule, epochs), *(settings or [])])
+    base = _jobs.Base.open(run, data_dir, scratch=scratch)
+    with _jobs.progress_bar() as bar:
+        job = make_job(base, chosen, seed, bar, method, granularity, include, exclude, zero_out, scratch)
+        folder = begin(job, budget, output, base.spec(), force=force)
+        result = run_job(job, budget, folder).as_dict()
+    if as_json:
+        print_json(result)
+        return
+    accuracy = result["accuracy"]
+    console.print(
+        f"{output}: {result['count']:,} of {result['total']:,} ReLUs, {accuracy['val']:.2f} % on validation, "
+        f"{accuracy['test']:.2f} % on test images (with all ReLUs {accuracy['base']:.2f} and {accuracy['base_test']:.2f} %)"
+    )
+
+
+def with_search(schedule: str | None, epochs: int | None) -> list[str]:
+    """Turn the two common options into settings."""
+    chosen = {"search.schedule": schedule, "search.epochs": epochs}
+    return [f"{key}={value}" for key, value in chosen.items() if value is not None]
+
+
+def make_job(
+    base: _jobs.Base,
+    recipe: _jobs.Recipe,
+    seed: int,
+    bar: _jobs.Bar,
+    method: str,
+    granularity: str,
+    include: list[str] | None,
+    exclude: list[str] | None,
+    zero_out: bool,
+    scratch: bool,
+) -> Job:
+    """Put together what the options say."""
+    methods.find(method)
+    if scratch:
+        torch.manual_seed(seed)
+        for module in base.model.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+    return Job(
+        base.model,
+        base.batches(recipe, seed),
+        torch.zeros(2, *base.splits.train.shape),
+        recipe,
+        _jobs.trainer(recipe, seed, bar),
+        method=method,
+        granularity=granularity,  # type: ignore[arg-type]
+        zero_out=zero_out,
+        include=include,
+        exclude=exclude,
+        on_epoch=bar.on_epoch,
+        scratch=scratch,
+    )

@@ -1,0 +1,82 @@
+"""`reluctant pretrain`: a network to start from."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import torch
+import typer
+
+from reluctant import data as sets
+from reluctant import sites
+from reluctant._finetune import pretrain as train_network
+from reluctant.cli import _jobs, _network
+from reluctant.cli._show import Json, console, print_json
+from reluctant.cli.data import DataDir
+from reluctant.runs import Run
+from reluctant.train import evaluate
+
+
+def pretrain(
+    data: Annotated[str, typer.Option("--data", help=f"One of {', '.join(sets.names())}.")],
+    output: _jobs.Output,
+    arch: _network.Arch = None,
+    model: _network.Model = None,
+    arch_arg: _network.ArchArg = None,
+    data_dir: DataDir = None,
+    recipe: _jobs.RecipeName = None,
+    settings: _jobs.Settings = None,
+    seed: _jobs.Seed = 0,
+    force: _jobs.Force = False,
+    as_json: Json = False,
+) -> None:
+    """Train a network from scratch, with all its ReLUs.
+
+    For instance: reluctant pretrain --data digits --arch small --recipe laptop -o runs/base
+    """
+    chosen = _jobs.read_recipe(recipe, settings)
+    splits = _jobs.read_splits({"name": data}, data_dir)
+    shape = splits.train.shape
+    torch.manual_seed(seed)
+    network = _network.build(arch, model, arch_arg, len(splits.classes), shape)
+    total = sites.count(network, torch.zeros(1, *shape)).total
+    spec = {
+        "kind": "pretrain",
+        "model": _network.describe(arch, model, arch_arg, len(splits.classes), shape),
+        "data": {"name": data, "dir": None if data_dir is None else str(data_dir)},
+        "input_shape": list(shape),
+        "seed": seed,
+    }
+    run = Run.begin(output, spec, chosen, force=force)
+    began = time.perf_counter()
+    with run.lock(), _jobs.progress_bar() as bar:
+        trainer = _jobs.trainer(chosen, seed, bar)
+
+        def on_epoch(row: dict[str, object]) -> None:
+            run.log(row)
+            bar.on_epoch(row)
+
+        val = splits.loader("val", batch_size=_jobs.EVALUATION_BATCH)
+        trained = train_network(
+            network,
+            train=splits.loader("train", batch_size=chosen.pretrain.batch_size, seed=seed),
+            val=val,
+            options=chosen.pretrain,
+            trainer=trainer,
+            checkpoint=run,
+            on_epoch=on_epoch,
+        )
+        scores = {
+            "val": round(evaluate(trained, val, trainer=trainer), 3),
+            "test": round(evaluate(trained, splits.loader("test", batch_size=_jobs.EVALUATION_BATCH), trainer=trainer), 3),
+        }
+        run.save_network(trained, None)
+        result = {"run": str(output), "total": total, "seconds": round(time.perf_counter() - began, 1), "accuracy": scores}
+        run.finish(result)
+    if as_json:
+        print_json(result)
+        return
+    console.print(f"{output}: {total:,} ReLUs, {scores['val']:.2f} % on validation, {scores['test']:.2f} % on test images")
+
+

@@ -1,0 +1,255 @@
+"""The run folder: everything a run was made of and everything it gave.
+
+    run.json            what was asked for: the network, the data, the budget, the method, the seed
+    recipe.toml         the hyper-parameters
+    environment.json    versions, device, threads, commit
+    metrics.jsonl       one row for every epoch
+    search.ckpt, …      while it runs: the last epoch of a phase, written whole, and the one before it
+    mask.safetensors    the mask
+    model.safetensors   the network's tensors
+    result.json         the figures; a run that has it is finished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from reluctant import recipes
+from reluctant._files import replacing
+from reluctant.errors import RunError
+from reluctant.mask import Mask
+from reluctant.recipes import Recipe
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder with a run in it, finished or not."""
+
+    folder: Path
+    spec: dict[str, Any]
+    recipe: Recipe
+
+    @classmethod
+    def begin(cls, folder: str | Path, spec: Mapping[str, Any], recipe: Recipe, *, force: bool = False) -> Run:
+        """Start a run in a folder, or go on with the same one that was interrupted there.
+
+        Raises:
+            RunError: the folder has a finished run, or another one; `force` replaces either.
+        """
+        folder = Path(folder)
+        wanted = json.loads(json.dumps({"format": FORMAT, **spec}))
+        if (folder / "run.json").exists() and not force:
+            run = cls.open(folder)
+            if run.finished:
+                raise RunError(f"{folder} holds a finished run; pass another folder, or --force to replace it")
+            _check_same(folder, run, wanted, recipe)
+            run = cls(folder, wanted, recipe)
+        elif folder.exists() and not folder.is_dir():
+            raise RunError(f"{folder} is a file; pass a folder")
+        elif folder.is_dir() and any(folder.iterdir()) and not (folder / "run.json").exists():
+            raise RunError(f"{folder} has files in it but no run; pass a new folder")
+        else:
+            if folder.exists():
+                _empty(folder)
+            run = cls(folder, wanted, recipe)
+        run._write("run.json", json.dumps(wanted, indent=2))
+        run._write("recipe.toml", recipes.write(recipe))
+        run._write("environment.json", json.dumps(environment(), indent=2))
+        return run
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """Open a run that is there.
+
+        Raises:
+            RunError: there is none, or it cannot be read.
+        """
+        folder = Path(folder)
+        if not (folder / "run.json").is_file():
+            raise RunError(f"{folder} is not a run folder (it has no run.json); pass one that reluctant made")
+        try:
+            spec = json.loads((folder / "run.json").read_text())
+            recipe = recipes.load(folder / "recipe.toml")
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"the run in {folder} cannot be read: {error}") from error
+        if spec.get("format") != FORMAT:
+            raise RunError(f"{folder} is a run of format {spec.get('format')}, this reluctant reads {FORMAT}; upgrade it")
+        return cls(folder, spec, recipe)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has come to its end."""
+        return (self.folder / "result.json").exists()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The figures of a finished run."""
+        if not self.finished:
+            raise RunError(f"the run in {self.folder} is not finished; give the command that began it again to go on")
+        return json.loads((self.folder / "result.json").read_text())  # type: ignore[no-any-return]
+
+    def lock(self) -> Any:
+        """Keep other processes out for as long as the returned file is open."""
+        file = (self.folder / ".lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"another process is at work in {self.folder}; wait for it, or pass another folder") from None
+        return file
+
+    def load(self, phase: str) -> dict[str, Any] | None:
+        """Return the state of the last epoch of a phase, and drop the metrics that came after it."""
+        path = self.folder / f"{phase}.ckpt"
+        if not path.exists():
+            self._drop_metrics(phase, 0)
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch.load has many ways to say that a file is damaged
+            previous = self.folder / f"{phase}.ckpt.previous"
+            to_do = f"move {previous.name} there to go on one epoch earlier" if previous.exists() else "begin again with --force"
+            raise RunError(f"the checkpoint {path} is damaged ({_first_line(error)}); {to_do}") from error
+        self._drop_metrics(phase, state["epoch"])
+        return state
+
+    def save(self, phase: str, state: dict[str, Any]) -> None:
+        """Write the state of an epoch, whole or not at all, and keep the one before it."""
+        path = self.folder / f"{phase}.ckpt"
+        try:
+            with replacing(path) as part:
+                torch.save(state, part)
+                if path.exists():
+                    previous = self.folder / f"{phase}.ckpt.previous"
+                    previous.unlink(missing_ok=True)
+                    os.link(path, previous)
+        except (OSError, RuntimeError) as error:
+            raise RunError(
+                f"the checkpoint {path} cannot be written ({_first_line(error)}); the one before it is intact, "
+                "so give the same command again when there is room"
+            ) from error
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Add a row to the metrics."""
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return all rows; a last one that was cut off is left out."""
+        path = self.folder / "metrics.jsonl"
+        rows = []
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def save_network(self, model: nn.Module, mask: Mask | None, name: str = "model") -> None:
+        """Write a network's tensors, and its mask."""
+        if mask is not None:
+            mask.save(self.folder / "mask.safetensors")
+        try:
+            with replacing(self.folder / f"{name}.safetensors") as part:
+                save_model(model, str(part))
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"the network cannot be written to {self.folder}: {_first_line(error)}") from error
+
+    def load_tensors_(self, model: nn.Module, name: str = "model") -> None:
+        """Read the tensors of a network of the same architecture and mask into it."""
+        path = self.folder / f"{name}.safetensors"
+        if not path.is_file():
+            raise RunError(f"{self.folder} has no {path.name}; is the run finished?")
+        try:
+            load_model(model, path)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise RunError(f"{path} is damaged or of another network: {_first_line(error)}") from error
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write the figures, and remove the checkpoints."""
+        self._write("result.json", json.dumps(result, indent=2))
+        for path in [*self.folder.glob("*.ckpt"), *self.folder.glob("*.ckpt.previous")]:
+            path.unlink()
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            with replacing(self.folder / name) as part:
+                part.write_text(text)
+        except OSError as error:
+            raise RunError(f"{self.folder / name} cannot be written: {error}") from error
+
+    def _drop_metrics(self, phase: str, epoch: int) -> None:
+        rows = [row for row in self.metrics() if row.get("phase") != phase or row.get("epoch", 0) < epoch]
+        self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recipe) -> None:
+    """Two commands are the same if all they ask for is; only a search that ended too early may be given more epochs."""
+    for key in sorted({*run.spec, *wanted}):
+        if run.spec.get(key) != wanted.get(key):
+            raise RunError(
+                f"{folder} holds an unfinished run with {key} {run.spec.get(key)!r}, not {wanted.get(key)!r}; "
+                "pass another folder, or --force to replace it"
+            )
+    old, new = run.recipe.as_dict(), recipe.as_dict()
+    for section, values in old.items():
+        for key, value in values.items():
+            more = (section, key) == ("search", "epochs") and recipe.search.schedule == "paper"
+            if new[section][key] != value and not more:
+                raise RunError(
+                    f"{folder} holds an unfinished run with {section}.{key} = {value}, not {new[section][key]}; "
+                    "pass another folder, or --force to replace it"
+                )
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def environment() -> dict[str, Any]:
+    """Return what a run depends on beside its recipe."""
+    from importlib.metadata import version
+
+    return {
+        "reluctant": version("reluctant"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the package, where it runs from a checkout."""
+    try:
+        ran = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ran.stdout.strip()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
