@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -156,17 +157,17 @@ class OthersToo(nn.Module):
 
 
 class DataDependentModules(nn.Module):
-    """Cannot be traced, but every ReLU is a module called once: 2 × 4·36. One more never runs."""
+    """Cannot be traced, but every ReLU is a module called once: 2 × 4·36."""
 
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = conv(), conv(4, 4)
-        self.relu1, self.relu2, self.never = nn.ReLU(), nn.ReLU(), nn.ReLU()
+        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
         self.six = nn.ReLU6()
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.relu1(self.a(x))
-        if x.sum() > -1:
+        if x.sum() > -1e9:
             x = self.relu2(self.b(x))
         return self.six(x)
 
@@ -193,13 +194,49 @@ class DataDependentTwice(nn.Module):
         return self.relu(self.relu(self.a(x)) - 1)
 
 
-class RandomInForward(nn.Module):
+class DataDependentNever(DataDependentModules):
+    """One ReLU that this example does not reach."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.a = conv()
+        self.never = nn.ReLU()
+
+
+class RandomInForward(nn.Module):
+    """A number drawn in forward, in one of several ways, almost always with the same consequence."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.a, self.draw = conv(), draw
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.a(x)) * (1 + random.random())
+        out = F.relu(self.a(x))
+        return x.mean() + out if self.draw() < 1e-6 else out
+
+
+class RandomDepth(nn.Module):
+    """Stochastic depth with a ReLU module: by modules it works. 4·36."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.relu = conv(), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        return x if self.training and random.random() < 0.5 else self.relu(x)
+
+
+class FoldedBatch(nn.Module):
+    """Frames folded into the batch, which puts their ReLUs out of reach. Input N×5×4: 5·8 out of reach and 8 within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        self.g = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, frames, _ = x.shape
+        return self.g(self.f(x.reshape(batch * frames, 4)).view(batch, frames, 8).mean(1))
 
 
 class ThroughAView(nn.Module):
@@ -258,12 +295,14 @@ EVERY = {
     OthersToo: 4 * PIXELS,
     DataDependentModules: 2 * 4 * PIXELS,
     Constants: 4 * PIXELS,
+    RandomDepth: 4 * PIXELS,
 }
 """Networks that take images, and their counts."""
 
 
 def output(model: nn.Module, x: Tensor, seed: int = 0) -> list[Tensor]:
     """What a network gives, as a list; the seed makes dropout repeatable."""
+    random.seed(seed)
     torch.manual_seed(seed)
     out = model(x.clone())
     return list(out) if isinstance(out, tuple) else [out]

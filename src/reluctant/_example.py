@@ -39,6 +39,8 @@ def batch_size(example: Example) -> int:
     first = next(leaf for leaf in pytree.tree_leaves(arguments(example)) if isinstance(leaf, Tensor))
     if first.dim() == 0:
         raise ExampleError("the example input is a scalar; pass a tensor with a batch dimension, such as 1×3×32×32")
+    if first.shape[0] == 0:
+        raise ExampleError(f"the example input is an empty batch of shape {spell(first.shape)}; pass at least one example")
     return int(first.shape[0])
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
 from reluctant.runs import Run
-from reluctant.slopes import Granularity, attach, size
 from reluctant.sites import Patterns
+from reluctant.slopes import Granularity, attach, size
 from reluctant.train import Trainer, evaluate
 from reluctant.train.evaluate import Metric, accuracy
-from reluctant.train.loop import Advance
 from reluctant.train.losses import Loss
 
 
@@ -36,7 +35,7 @@ class Result:
     model: nn.Module
     mask: Mask
     accuracy: dict[str, float]
-    """In percent, or of the metric given: `base` and `val` on validation data, `test` and `base_test` where there is test data."""
+    """In percent, or of the metric given: `base` and `val` on validation data, `base_test` and `test` on test data."""
     budget: int
     method: str
     schedule: str

@@ -50,7 +50,7 @@ def load(run: str | Path | Run, *, model: nn.Module | None = None, example: Exam
         shape = run.spec.get("input_shape")
         if example is None and shape is None:
             raise RunError(f"the network of {run.folder} takes several inputs; pass some as reluctant.load(run, example=…)")
-        network = mask.apply(network, example if example is not None else torch.zeros(1, *shape))
+        network = mask.apply(network, example if example is not None else torch.zeros(1, *(shape or ())))
     run.load_tensors_(network)
     return Loaded(network.eval(), mask, run.recipe, run.metrics(), result, run.spec)
 

@@ -22,7 +22,8 @@ _KINDS = {
         "relu threshold clamp clamp_min clamp_max hardtanh leaky_relu elu gelu silu mish hardswish hardsigmoid sigmoid "
         "tanh softplus softshrink hardshrink glu adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d "
         "fractional_max_pool3d amax amin max min maximum minimum abs sign exp log sqrt rsqrt reciprocal erf sin cos "
-        "where sort topk argmax gt lt ge le"
+        "where sort topk argmax gt lt ge le celu selu logsumexp std var log1p log2 log10 xlogy atan atan2 round floor ceil "
+        "median cummax cummin heaviside erfc expm1 sinh cosh asin acos tan remainder fmod lgamma digamma"
     ).split()
 } | {
     "_prelu_kernel": "prelu",
@@ -35,6 +36,14 @@ _KINDS = {
     "native_layer_norm": "layer_norm",
     "native_group_norm": "group_norm",
     "linalg_vector_norm": "norm",
+    "_cdist_forward": "cdist",
+    "mkldnn_rnn_layer": "lstm",
+    "lstm": "lstm",
+    "gru": "gru",
+    "rnn_tanh": "rnn",
+    "rnn_relu": "relu",
+    "std_mean": "std",
+    "var_mean": "var",
 }
 
 
@@ -88,11 +97,24 @@ class Observer(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if "scaled_dot_product" in name:
             self.note(place, "softmax", prod(args[0].shape[:-1]) * args[1].shape[-2])
-        elif kind := _KINDS.get(name) or _KINDS.get(name.removesuffix("_")):
+        elif kind := _KINDS.get(name) or _KINDS.get(name.removesuffix("_")) or _by_arguments(name, args):
             first = next((leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, Tensor)), None)
             if first is not None:
                 self.note(place, _precise(kind, args), first.numel())
         return out
+
+
+def _by_arguments(name: str, args: tuple[Any, ...]) -> str | None:
+    """Name the operations that are non-linear for some arguments only."""
+    name = name.removesuffix("_")
+    second = args[1] if len(args) > 1 else None
+    if name == "div" and isinstance(second, Tensor) and second.numel() > 1:
+        return "div"
+    if name == "pow" and not (isinstance(second, int | float) and second >= 0 and second == int(second)):
+        return "pow"
+    if name == "native_batch_norm" and args[5]:
+        return "instance_norm"  # by the statistics of this very input
+    return None
 
 
 def _precise(kind: str, args: tuple[Any, ...]) -> str:

@@ -8,16 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import fx, nn
+from torch.nn import functional as F
 
 from reluctant._trace import Trace, module_paths
+from reluctant.errors import ModelError
 
 
-def replace_sites(root: nn.Module, trace: Trace | None, modules: Mapping[str, nn.Module]) -> nn.Module:
+def replace_sites(
+    root: nn.Module, trace: Trace | None, inputs: Mapping[str, Any], modules: Mapping[str, nn.Module]
+) -> nn.Module:
     """Put a module at every named site of `root`, a copy that is ours to change.
 
     Args:
         root: the copy.
         trace: its graphs; None where torch.fx could not follow it and every site is a module called once.
+        inputs: what the example handed to forward, by name.
         modules: what to put at each site; it becomes the submodule of that name.
 
     Returns:
@@ -34,7 +39,7 @@ def replace_sites(root: nn.Module, trace: Trace | None, modules: Mapping[str, nn
     for graph in {id(graph): graph for graph in trace.graphs.values()}.values():
         for node in [node for node in graph.nodes if node.meta.get("site") in modules]:
             _call_module(graph, node)
-    return Rewired(root, trace.graphs)
+    return Rewired(root, trace.graphs, inputs)
 
 
 def put_at_site(root: nn.Module, path: str, module: nn.Module) -> None:
@@ -61,21 +66,37 @@ class Rewired(nn.Module):
     they would still call the ReLUs that were replaced.
     """
 
-    def __init__(self, root: nn.Module, graphs: dict[bool, fx.Graph]) -> None:
+    def __init__(self, root: nn.Module, graphs: dict[bool, fx.Graph], inputs: Mapping[str, Any]) -> None:
         super().__init__()
         self.__dict__.update({name: value for name, value in vars(root).items() if not callable(value)})
         self._graphs = _Graphs(graphs)
         self._made_from = getattr(root, "_made_from", type(root).__name__)
+        self._names = list(inputs)
+        traced = {str(node.target) for node in graphs[False].nodes if node.op == "placeholder"}
+        self._fixed = {name: value for name, value in inputs.items() if name not in traced}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the graph of the current mode."""
+        if self._fixed:
+            kwargs = self._checked(args, kwargs)
+            args = ()
         return self._graphs.functions[self.training](self, *args, **kwargs)
+
+    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Take out the arguments that were no tensors in the example: the graph was made for those values."""
+        given = dict(zip(self._names, args, strict=False)) | kwargs
+        for name, value in self._fixed.items():
+            if name in given and given.pop(name) != value:
+                raise ModelError(
+                    f"this copy was made for {name}={value!r}; make another with an example that has the other value"
+                )
+        return given
 
     @property
     def traced_signature(self) -> inspect.Signature:
         """What forward takes: the inputs that the example had."""
-        function = self._graphs.functions[False]
-        return inspect.Signature(list(inspect.signature(function).parameters.values())[1:])
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in self._names])
 
     def copied_trace(self) -> Trace:
         """Return graphs of one's own, ready to be changed."""
@@ -98,8 +119,40 @@ class _Graphs:
     def __deepcopy__(self, memo: dict[int, Any]) -> _Graphs:
         return self
 
-    def __reduce__(self) -> tuple[type[_Graphs], tuple[dict[bool, fx.Graph]]]:
-        return _Graphs, (self.graphs,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        same = self.graphs[True] is self.graphs[False]
+        return _unpickled, (_named(self.graphs[False]), None if same else _named(self.graphs[True]))
+
+
+class _Function:
+    """A function of torch.nn.functional by name: some of them are closures, which cannot be pickled."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(F, self.__name__)(*args, **kwargs)
+
+
+def _named(graph: fx.Graph) -> fx.Graph:
+    graph = copy.deepcopy(graph)
+    names = {id(value): name for name, value in vars(F).items() if callable(value)}
+    for node in graph.nodes:
+        if (
+            node.op == "call_function"
+            and "<locals>" in getattr(node.target, "__qualname__", "")
+            and id(node.target) in names
+        ):
+            node.target = _Function(names[id(node.target)])
+    return copy.deepcopy(graph)  # this one has forgotten the old targets
+
+
+def _unpickled(evaluation: fx.Graph, training: fx.Graph | None) -> _Graphs:
+    for graph in (evaluation, training):
+        for node in graph.nodes if graph is not None else ():
+            if isinstance(node.target, _Function):
+                node.target = getattr(F, node.target.__name__)
+    return _Graphs({False: evaluation, True: evaluation if training is None else training})
 
 
 def _compiled(graph: fx.Graph) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from math import prod
 from typing import Any
 
@@ -35,13 +35,23 @@ class Surveyed:
     shapes: dict[str, tuple[int, ...]]
     """Of one example, by site, in the order of the calls."""
     observed: list[Observed]
+    inputs: dict[str, Any]
+    """What the example hands to forward, by name."""
+
+    def called(self, site: str) -> str | None:
+        """Return the path of the ReLU module that is called there, if one is."""
+        if self.trace is None:
+            return site
+        return next((node.meta.get("called") for name, node in self.trace.site_nodes(False) if name == site), None)
+
+    def standing(self, site: str) -> nn.Module | None:
+        """Return the module that we have put there before, if any."""
+        module = dict(self.root.named_modules(remove_duplicate=False)).get(site)
+        return module if module is not None and getattr(module, "reluctant_site", False) else None
 
     def evaluated(self, site: str) -> int:
         """Return how many elements pass through a ReLU there; a network may have been masked before."""
-        size = prod(self.shapes[site])
-        module = dict(self.root.named_modules()).get(site)
-        if module is None or not getattr(module, "reluctant_site", False):
-            return size
+        module, size = self.standing(site), prod(self.shapes[site])
         return 0 if isinstance(module, nn.Identity) else int(getattr(module, "count", size))
 
 
@@ -53,9 +63,9 @@ def look(model: nn.Module, example: Example) -> Surveyed:
         ModelError: it is in half precision, or cannot be copied.
         TraceError: its ReLUs can be found neither by torch.fx nor by modules.
     """
-    _check_precision(model)
+    _check_model(model)
     batch = batch_size(example)
-    root = _copied(model)
+    root = _copied(getattr(model, "_orig_mod", model))  # torch.compile wraps the network there
     flags = [(module, module.training) for module in root.modules()]
     expected = _run(root.eval(), example)
     traced: Trace | None = None
@@ -68,11 +78,19 @@ def look(model: nn.Module, example: Example) -> Surveyed:
         traced = None
     for module, flag in flags:
         module.training = flag
-    return Surveyed(root, traced, shapes, observed)
+    return Surveyed(root, traced, shapes, observed, named_inputs(root, example))
 
 
-def _check_precision(model: nn.Module) -> None:
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"the network is a {type(model).__name__} ({model!r:.60}); pass an nn.Module, an instance of its class"
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ModelError("the network is compiled by torch.jit; pass the nn.Module that it was made from")
     for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ModelError(f"the network's '{name}' is on the meta device and has no values; load its weights first")
         if parameter.is_floating_point() and parameter.dtype not in (torch.float32, torch.float64):
             kind = str(parameter.dtype).removeprefix("torch.")
             raise ModelError(
@@ -134,20 +152,32 @@ def _walk(
         )
     shapes: dict[str, tuple[int, ...]] = {}
     for site, value in walker.outputs.items():
-        if value.is_floating_point() and value.dim() > 0 and value.shape[0] == batch:
+        if value.is_floating_point() and value.dim() > 0 and value.shape[0] == batch and traced.reads_input(site):
             shapes[site] = tuple(value.shape[1:])
-        else:
-            observer.note(Place(site, leaf=True), "relu", value.numel())
-            traced.forget(site)
+            continue
+        if traced.reads_input(site):  # of a parameter alone, it is the server's own business and costs nothing
+            observer.note(Place(site, leaf=True), "relu" if value.is_floating_point() else "clamp", value.numel())
+        traced.forget(site)
     return shapes, observer.observed
 
 
 def _same(one: Any, other: Any) -> bool:
-    ones, others = pytree.tree_leaves(one), pytree.tree_leaves(other)
+    ones, others = _leaves(one), _leaves(other)
     return len(ones) == len(others) and all(
-        torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) if isinstance(a, Tensor) else a == b
+        torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) if isinstance(a, Tensor) else bool(a == b)
         for a, b in zip(ones, others, strict=True)
     )
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The tensors and plain values in what a network returns, also inside dataclasses."""
+    found: list[Any] = []
+    for leaf in pytree.tree_leaves(value):
+        if is_dataclass(leaf) and not isinstance(leaf, type):
+            found += [each for field in fields(leaf) for each in _leaves(getattr(leaf, field.name))]
+        else:
+            found.append(leaf)
+    return found
 
 
 def _call_modules(
@@ -157,6 +187,7 @@ def _call_modules(
     observer = Observer(batch)
     shapes: dict[str, tuple[int, ...]] = {}
     calls: dict[str, int] = {}
+    beyond: dict[str, int] = {}
     inside: list[Any] = []
 
     def enter(place: Place | None) -> Any:
@@ -172,11 +203,15 @@ def _call_modules(
     def record(path: str) -> Any:
         def hook(module: nn.Module, args: Any, out: Tensor) -> None:
             calls[path] = calls.get(path, 0) + 1
-            shapes[path] = tuple(out.shape[1:])
+            if out.dim() > 0 and out.shape[0] == batch:
+                shapes[path] = tuple(out.shape[1:])
+            else:
+                beyond[path] = out.numel()
 
         return hook
 
     handles = []
+    relus = [path for module, (path, *_) in module_paths(root).items() if is_site(module)]
     for module, (path, *_) in module_paths(root).items():
         relu = is_site(module)
         place = None if relu else Place(path, leaf=not list(module.children()))
@@ -188,10 +223,17 @@ def _call_modules(
     for handle in handles:
         handle.remove()
     problem = next((f"module '{path}' is called {n} times" for path, n in calls.items() if n > 1), None)
+    never = [path for path in relus if path not in calls]
+    if never:
+        problem = f"module '{never[0]}' is not called for this example, but may be for another"
     functional = next((one for one in observer.observed if one.kind == "relu"), None)
     if functional is not None:
         where = f"module '{functional.place.path}'" if functional.place.path else type(root).__name__
         problem = f"{where} calls a ReLU that is not a module at {functional.line}"
+    for path, elements in beyond.items():
+        observer.note(Place(path, leaf=True), "relu", elements)
     if problem:
-        raise TraceError(f"{why}; and {problem}, so give every ReLU call an nn.ReLU of its own") from why
+        raise TraceError(
+            f"{why}; and {problem}: give every ReLU call an nn.ReLU of its own that every input passes through"
+        ) from why
     return shapes, observer.observed

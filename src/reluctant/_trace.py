@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 import sys
 import traceback
 from collections import Counter
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
@@ -43,8 +45,20 @@ class Trace:
         """Return the name and the node of every site, in the order of the calls."""
         return [(node.meta["site"], node) for node in self.graphs[training].nodes if "site" in node.meta]
 
+    def reads_input(self, site: str) -> bool:
+        """Tell whether a call depends on the network's input, and not only on its parameters."""
+        todo = [node for name, node in self.site_nodes(False) if name == site]
+        seen = set(todo)
+        while todo:
+            node = todo.pop()
+            if node.op == "placeholder":
+                return True
+            todo += [each for each in node.all_input_nodes if each not in seen]
+            seen.update(node.all_input_nodes)
+        return False
+
     def forget(self, site: str) -> None:
-        """Let a call stay as it is: it turned out not to be a ReLU of a batch of features."""
+        """Let a call stay as it is: its ReLUs cannot be decided one by one."""
         for graph in self.graphs.values():
             for node in graph.nodes:
                 if node.meta.get("site") == site:
@@ -142,6 +156,8 @@ class _Tracer(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Remember who is calling. (No `finally`: after an error the list shows where it happened.)"""
+        if m not in self._paths:  # made inside forward, as in nn.ReLU()(x)
+            return torch.relu(args[0]) if type(m) is nn.ReLU else forward(*args, **kwargs)
         self.callers.append(self._path_from_here(m))
         out = super().call_module(m, forward, args, kwargs)
         self.callers.pop()
@@ -151,6 +167,8 @@ class _Tracer(fx.Tracer):
         """Note the caller, which for the call of a leaf module is that module."""
         node = super().create_node(*args, **kwargs)
         node.meta = {"caller": self.callers[-1], "line": line_of_user_code(skip=1)}
+        if node.op == "call_module":
+            node.meta["called"] = self.callers[-1]
         return node
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
@@ -202,14 +220,21 @@ def _has_tensor(value: Any) -> bool:
 
 
 def _trace_twice(root: nn.Module, example: Example) -> _Traced:
-    """Trace, and make sure that a second time gives the same: a random number in forward would be frozen."""
-    first, second = _trace_once(root, example), _trace_once(root, example)
-    if first.skeleton() != second.skeleton():
+    """Trace, and make sure that nothing was frozen that changes: a number drawn at random, a count of calls."""
+    before = _random_states()
+    first = _trace_once(root, example)
+    drawn = _random_states() != before
+    if drawn or first.skeleton() != _trace_once(root, example).skeleton():
+        what = "draws random numbers" if drawn else "is not the same twice"
         raise TraceError(
-            f"the forward of {type(root).__name__} is not the same twice: it draws random numbers or counts its calls; "
-            "move that into a module of its own, as nn.Dropout does"
+            f"the forward of {type(root).__name__} {what}, which tracing would freeze; "
+            "move that into a module of torch.nn such as nn.Dropout"
         )
     return first
+
+
+def _random_states() -> tuple[Any, ...]:
+    return random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
 
 
 def _trace_once(root: nn.Module, example: Example) -> _Traced:

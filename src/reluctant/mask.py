@@ -21,9 +21,9 @@ from reluctant._files import replacing
 from reluctant._rewired import put_at_site, replace_sites
 from reluctant._trace import module_paths
 from reluctant.budget import Budget, parse
-from reluctant.errors import BudgetError, MaskError, MaskMismatch
+from reluctant.errors import BudgetError, ExampleError, MaskError, MaskMismatch
 from reluctant.sites import survey
-from reluctant.slopes import FixedReLU, Granularity, SlopedReLU, fixed, size, slopes
+from reluctant.slopes import FixedReLU, Granularity, SlopedReLU, left_alone, shapes, size, sloped
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Mask(Mapping[str, Tensor]):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __getitem__(self, site: str) -> Tensor:
-        return self._tensors[site]
+        return self._tensors[site].clone()  # a mask does not change
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -150,6 +150,7 @@ class Mask(Mapping[str, Tensor]):
             "zero_out": json.dumps(self.zero_out),
             "sites": json.dumps(list(self)),
             "fingerprint": self.fingerprint,
+            "checksum": self._checksum(),
         }
         try:
             with replacing(Path(path)) as part:
@@ -180,15 +181,24 @@ class Mask(Mapping[str, Tensor]):
             raise MaskError(f"the mask file {path} is damaged ({error}); save or copy it again") from error
         if mask.fingerprint != metadata.get("fingerprint"):
             raise MaskError(f"the mask file {path} is damaged (its sites are not those it was saved with); save it again")
+        if mask._checksum() != metadata.get("checksum"):
+            raise MaskError(f"the mask file {path} is damaged (its bits are not those it was saved with); copy it again")
         return mask
+
+    def _checksum(self) -> str:
+        digest = hashlib.sha256()
+        for tensor in self._tensors.values():
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def apply(self, model: nn.Module, example: Example) -> nn.Module:
         """Return a copy of the model that keeps the ReLUs of this mask and is linear elsewhere.
 
-        A site of which nothing is kept becomes an identity, one of which all is kept a plain ReLU.
+        A site of which nothing is kept becomes an identity, one of which all is kept a plain ReLU. A mask that the model
+        has already is replaced by this one.
 
         Args:
-            model: a network with the sites of this mask; it is not changed.
+            model: a network with the sites of this mask, such as the student it was found with; it is not changed.
             example: an input it accepts, with a batch dimension.
 
         Raises:
@@ -200,31 +210,38 @@ class Mask(Mapping[str, Tensor]):
             >>> linear.get_submodule("1")
             Identity()
         """
-        seen, sites = survey(model, example)
-        _check_same_sites(self.shapes, sites.shapes, "the network")
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        modules = {site: self._module(tensor.to(device)).train(model.training) for site, tensor in self.items()}
-        return replace_sites(seen.root, seen.trace, modules)
+        with torch.inference_mode(False):
+            seen, sites = survey(model, example)
+            _check_same_sites(self.shapes, sites.shapes, "the network")
+            device = next((p.device for p in model.parameters()), torch.device("cpu"))
+            modules = {}
+            for site in sites:
+                if site.reachable:
+                    modules[site.name] = self._module(site.name, device).train(model.training)
+                elif not self[site.name].all():
+                    raise MaskMismatch(f"site '{site.name}' is out of reach, and the mask does not keep all of its ReLUs")
+            return replace_sites(seen.root, seen.trace, seen.inputs, modules)
 
     def freeze(self, student: nn.Module) -> nn.Module:
-        """Return a copy of a network with slopes in which this mask stands where the slopes were, with the weights as they are."""
+        """Return a copy of a network with slopes in which this mask stands where the slopes were; weights as they are."""
         frozen = deepcopy(student)
         at = {m.site: m for m in frozen.modules() if isinstance(m, SlopedReLU | FixedReLU)}
-        _check_same_sites(self.shapes, {site: m.shape for site, m in at.items()}, "the network")
+        _check_same_sites(self.shapes, shapes(frozen), "the network")
         paths = module_paths(frozen)
-        for site, tensor in self.items():
-            device = next((p.device for p in at[site].parameters()), torch.device("cpu"))
-            module = self._module(tensor.to(device)).train(student.training)
-            for path in paths[at[site]]:
+        for site, standing in at.items():
+            device = next((p.device for p in standing.parameters()), torch.device("cpu"))
+            module = self._module(site, device).train(student.training)
+            for path in paths[standing]:
                 put_at_site(frozen, path, module)
         return frozen
 
-    def _module(self, tensor: Tensor) -> nn.Module:
+    def _module(self, site: str, device: torch.device) -> nn.Module:
+        tensor = self[site].to(device)
         if tensor.all():
             return nn.ReLU()
         if not tensor.any() and not self.zero_out:
             return nn.Identity()
-        return MaskedReLU(tensor, zero_out=self.zero_out)
+        return MaskedReLU(tensor, zero_out=self.zero_out, site=site)
 
 
 class MaskedReLU(nn.Module):
@@ -232,10 +249,10 @@ class MaskedReLU(nn.Module):
 
     mask: Tensor
 
-    def __init__(self, mask: Tensor, *, zero_out: bool = False) -> None:
+    def __init__(self, mask: Tensor, *, zero_out: bool = False, site: str = "") -> None:
         super().__init__()
         self.register_buffer("mask", mask.clone())
-        self.zero_out = zero_out
+        self.zero_out, self.site = zero_out, site
 
     @property
     def count(self) -> int:
@@ -244,6 +261,11 @@ class MaskedReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the mask."""
+        if x.shape[1:] != self.mask.shape:
+            raise ExampleError(
+                f"site '{self.site}' was masked for features of {spell(tuple(self.mask.shape))} and got "
+                f"{spell(tuple(x.shape[1:]))}; pass inputs of the size that the mask was made for"
+            )
         return x.relu() * self.mask if self.zero_out else _ops.masked_relu(x, self.mask)
 
     def extra_repr(self) -> str:
@@ -253,8 +275,8 @@ class MaskedReLU(nn.Module):
 
 def count_slopes(model: nn.Module, threshold: float = THRESHOLD) -> int:
     """Count the ReLUs whose slope is above the threshold, and those of the sites left alone."""
-    alone = sum(prod(module.shape) for module in fixed(model).values())
-    return alone + sum(int((m.slope > threshold).sum()) * m.governs for m in slopes(model).values())
+    alone = sum(prod(shape) for shape in left_alone(model).values())
+    return alone + sum(int((m.slope > threshold).sum()) * m.governs for m in sloped(model).values())
 
 
 def binarize(
@@ -291,28 +313,35 @@ def binarize(
         >>> binarize(student, 2)["1"]
         tensor([False,  True,  True])
     """
-    sloped, alone = slopes(model), fixed(model)
-    modules: list[SlopedReLU | FixedReLU] = sorted([*sloped.values(), *alone.values()], key=lambda m: m.index)
-    kept_alone = sum(prod(m.shape) for m in alone.values())
+    modules, alone = sloped(model), left_alone(model)
+    kept_alone = sum(prod(shape) for shape in alone.values())
     relus = parse(budget, size(model))
     if relus < kept_alone:
-        raise BudgetError(f"budget {relus} is below the {kept_alone} ReLUs of the sites left alone; pass at least that")
-    scores = torch.cat([(values or {}).get(s, m.slope).detach().flatten().float().cpu() for s, m in sloped.items()])
+        raise BudgetError(
+            f"budget {relus} is below the {kept_alone} ReLUs that stay ({', '.join(list(alone)[:3])}…); pass at least that"
+        )
+    scores = torch.cat([(values or {}).get(s, m.slope).detach().flatten().float().cpu() for s, m in modules.items()])
     if scores.isnan().any():
         raise MaskError("some slopes are NaN: the search has diverged; lower its learning rate or its penalty")
-    weights = torch.cat([torch.full((m.slope.numel(),), m.governs) for m in sloped.values()])
+    if exact and 0 < relus < size(model) and len(scores) > 1 and bool((scores == scores[0]).all()):
+        log.warning("all slopes are equal, so the first ReLUs are kept; search before you binarize")
+    weights = torch.cat([torch.full((m.slope.numel(),), m.governs) for m in modules.values()])
     keep = _fill(scores, weights, relus - kept_alone) if exact else scores > threshold
     reached = int(weights[keep].sum()) + kept_alone
     if reached > relus:
         raise BudgetError(f"{reached} slopes are above {threshold:g}, more than the budget of {relus}; search on")
-    parts = iter(keep.split([m.slope.numel() for m in sloped.values()]))
+    parts = dict(zip(modules, keep.split([m.slope.numel() for m in modules.values()]), strict=True))
     tensors = {
-        m.site: next(parts).reshape(m.slope.shape).expand(m.shape)
-        if isinstance(m, SlopedReLU)
-        else torch.ones(m.shape, dtype=torch.bool)
-        for m in modules
+        site: parts[site].reshape(modules[site].slope.shape).expand(shape)
+        if site in modules
+        else torch.ones(shape, dtype=torch.bool)
+        for site, shape in shapes(model).items()
     }
-    first = next(iter(sloped.values()))
+    first = next(iter(modules.values()))
+    if relus and not keep.any():
+        log.warning(
+            "no %s fits into the budget of %d, so the mask is empty; use a finer granularity", first.granularity, relus
+        )
     return Mask(tensors, granularity=first.granularity, zero_out=first.zero_out)
 
 

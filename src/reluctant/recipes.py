@@ -182,7 +182,7 @@ def load(recipe: str | Path | Mapping[str, Any] | Recipe | None) -> Recipe:
 
 
 def _from_sections(content: Mapping[str, Any], where: str) -> Recipe:
-    changes = {}
+    changes: dict[str, Any] = {}
     for section, values in content.items():
         if section not in _SECTIONS:
             raise unknown(f"section of {where}", section, _SECTIONS)

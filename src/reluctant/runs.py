@@ -1,13 +1,13 @@
 """The run folder: everything a run was made of and everything it gave.
 
-    run.json            what was asked for: the network, the data, the budget, the method, the seed
-    recipe.toml         the hyper-parameters
-    environment.json    versions, device, threads, commit
-    metrics.jsonl       one row for every epoch
-    search.ckpt, …      while it runs: the last epoch of a phase, written whole, and the one before it
-    mask.safetensors    the mask
-    model.safetensors   the network's tensors
-    result.json         the figures; a run that has it is finished
+run.json            what was asked for: the network, the data, the budget, the method, the seed
+recipe.toml         the hyper-parameters
+environment.json    versions, device, threads, commit
+metrics.jsonl       one row for every epoch
+search.ckpt, …      while it runs: the last epoch of a phase, written whole, and the one before it
+mask.safetensors    the mask
+model.safetensors   the network's tensors
+result.json         the figures; a run that has it is finished
 """
 
 from __future__ import annotations
@@ -123,7 +123,11 @@ class Run:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load has many ways to say that a file is damaged
             previous = self.folder / f"{phase}.ckpt.previous"
-            to_do = f"move {previous.name} there to go on one epoch earlier" if previous.exists() else "begin again with --force"
+            to_do = (
+                f"move {previous.name} there to go on one epoch earlier"
+                if previous.exists()
+                else "begin again with --force"
+            )
             raise RunError(f"the checkpoint {path} is damaged ({_first_line(error)}); {to_do}") from error
         self._drop_metrics(phase, state["epoch"])
         return state

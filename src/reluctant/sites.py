@@ -30,7 +30,9 @@ class Site:
     count: int
     """The ReLUs evaluated here for one example: all elements, or what a mask has kept of them."""
     fixed: bool = False
-    """Left alone by `include` and `exclude`: its ReLUs are all kept, and all count."""
+    """Its ReLUs are all kept, and all count: left alone by `include` and `exclude`, or out of reach."""
+    reachable: bool = True
+    """Whether its elements can be decided one by one; not inside a closed module, or where the batch is folded."""
 
     @property
     def size(self) -> int:
@@ -48,7 +50,7 @@ class Other:
     """Elements of its result for one example."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sites(Sequence[Site]):
     """The sites of a model in the order of the calls; also what `reluctant.count` returns."""
 
@@ -81,6 +83,9 @@ class Sites(Sequence[Site]):
             "sites": [{"name": s.name, "shape": list(s.shape), "count": s.count} for s in self.sites],
             "other_nonlinear": [asdict(other) for other in self.other_nonlinear],
         }
+
+    def __repr__(self) -> str:
+        return f"Sites({self.total:,} ReLUs in {len(self)} sites, {len(self.other_nonlinear)} other non-linear operations)"
 
     def __len__(self) -> int:
         return len(self.sites)
@@ -123,16 +128,16 @@ def survey(
 ) -> tuple[Surveyed, Sites]:
     """Find the sites, and give them with a copy of the model in which they can be replaced."""
     seen = look(model, example)
-    sites = Sites(
-        tuple(Site(name, shape, seen.evaluated(name)) for name, shape in seen.shapes.items()),
-        _others(seen.observed),
-    )
-    if not sites:
+    within = [Site(name, shape, seen.evaluated(name)) for name, shape in seen.shapes.items()]
+    others = _others(seen.observed, {site.name for site in within})
+    beyond = [Site(o.name, (o.count,), o.count, fixed=True, reachable=False) for o in others if o.kind == "relu"]
+    sites = Sites((*within, *beyond), tuple(other for other in others if other.kind != "relu"))
+    if not within:
         raise NoReLUError(_no_relu(model, sites))
-    return seen, _select(model, sites, include, exclude)
+    return seen, _select(model, seen, sites, include, exclude)
 
 
-def _others(observed: list[Observed]) -> tuple[Other, ...]:
+def _others(observed: list[Observed], taken: set[str]) -> tuple[Other, ...]:
     """Name the operations: after their module where it does just this, else after the module and the kind."""
     in_place = Counter(one.place for one in observed)
     others: dict[str, Other] = {}
@@ -140,7 +145,7 @@ def _others(observed: list[Observed]) -> tuple[Other, ...]:
         alone = one.place.leaf and in_place[one.place] == 1
         base = one.place.path if alone else f"{one.place.path}.{one.kind}".lstrip(".")
         name, number = base, 1
-        while name in others:
+        while name in others or name in taken:
             number += 1
             name = f"{base}_{number}"
         others[name] = Other(name, one.kind, one.count)
@@ -150,19 +155,29 @@ def _others(observed: list[Observed]) -> tuple[Other, ...]:
 def _no_relu(model: nn.Module, sites: Sites) -> str:
     kinds = sorted({other.kind for other in sites.other_nonlinear})
     beside = f"its non-linear operations are {', '.join(kinds)}" if kinds else "it has no other non-linear operation"
-    return f"{type(model).__name__} calls no ReLU on a batch of features, so there is nothing to linearize; {beside}"
+    if sites:
+        where = f"inside closed modules or on folded batches ({sites[0].name}, …)"
+        return (
+            f"all {sites.total} ReLUs of {type(model).__name__} are {where}, where none can be decided by itself; "
+            "call them on tensors whose first dimension is the batch"
+        )
+    return f"{type(model).__name__} calls no ReLU, so there is nothing to linearize; {beside}"
 
 
-def _select(model: nn.Module, sites: Sites, include: Patterns, exclude: Patterns) -> Sites:
-    chosen = set(sites.shapes) if include is None else _matching(model, sites, include, "include")
-    chosen -= _matching(model, sites, exclude, "exclude")
+def _select(model: nn.Module, seen: Surveyed, sites: Sites, include: Patterns, exclude: Patterns) -> Sites:
+    chosen = {site.name for site in sites if site.reachable}
+    if include is not None:
+        chosen &= _matching(model, seen, sites, include, "include")
+    chosen -= _matching(model, seen, sites, exclude, "exclude")
     if not chosen:
         raise OptionError("include and exclude leave no site to linearize; widen one of them")
     return replace(sites, sites=tuple(replace(site, fixed=site.name not in chosen) for site in sites))
 
 
-def _matching(model: nn.Module, sites: Sites, patterns: Patterns, option: str) -> set[str]:
-    """A pattern matches the sites of that name and everything inside the module of that name."""
+def _matching(model: nn.Module, seen: Surveyed, sites: Sites, patterns: Patterns, option: str) -> set[str]:
+    """A pattern matches the sites of that name, all calls of a ReLU of that name, and everything inside such a module."""
+    if isinstance(patterns, type) or not isinstance(patterns, str | nn.Module | Iterable | None):
+        raise OptionError(f"{option} is {patterns!r}; pass names with * and ?, or modules of the network")
     matched: set[str] = set()
     for pattern in (patterns,) if isinstance(patterns, str | nn.Module) else patterns or ():
         names = [pattern] if isinstance(pattern, str) else module_paths(model).get(pattern, [])
@@ -170,7 +185,8 @@ def _matching(model: nn.Module, sites: Sites, patterns: Patterns, option: str) -
             site.name
             for site in sites
             for name in names
-            if name == "" or fnmatchcase(site.name, name) or fnmatchcase(site.name, f"{name}.*")
+            for known in {site.name, seen.called(site.name) or site.name}
+            if name == "" or fnmatchcase(known, name) or fnmatchcase(known, f"{name}.*")
         }
         if not hits:
             what = f"'{pattern}'" if isinstance(pattern, str) else f"the {type(pattern).__name__} passed"

@@ -84,7 +84,7 @@ def attach(
         exclude: and not these; what is left out stays a plain ReLU and counts in full.
 
     Returns:
-        The copy; `slopes(copy)` gives its slopes.
+        The copy; `sloped(copy)` gives its slopes. Where the model has a mask or slopes already, it begins with those.
 
     Raises:
         ModelError, ExampleError: as `count`.
@@ -92,24 +92,49 @@ def attach(
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> student = attach(net, torch.zeros(1, 4))
-        >>> {site: tuple(sloped.slope.shape) for site, sloped in slopes(student).items()}
+        >>> {site: tuple(sloped.slope.shape) for site, sloped in sloped(student).items()}
         {'1': (8,)}
     """
     if granularity not in get_args(Granularity):
-        raise unknown("granularity", granularity, get_args(Granularity))
-    seen, sites = survey(model, example, include=include, exclude=exclude)
-    like = next(model.parameters(), torch.empty(0))
+        raise unknown("granularity", str(granularity), get_args(Granularity))
+    with torch.inference_mode(False):
+        seen, sites = survey(model, example, include=include, exclude=exclude)
+        like = next(model.parameters(), torch.empty(0))
 
-    def module(index: int, site: Site) -> nn.Module:
-        if site.fixed:
-            return FixedReLU(site.name, index, site.shape)
-        return SlopedReLU(site.name, index, site.shape, granularity=granularity, zero_out=zero_out).to(like)
+        def module(index: int, site: Site) -> nn.Module:
+            if site.fixed:
+                return FixedReLU(site.name, index, site.shape)
+            sloped = SlopedReLU(site.name, index, site.shape, granularity=granularity, zero_out=zero_out)
+            _begin_with_(sloped, seen.standing(site.name))
+            return sloped.to(like)
 
-    modules = {site.name: module(index, site).train(model.training) for index, site in enumerate(sites)}
-    return replace_sites(seen.root, seen.trace, modules)
+        reachable = [(index, site) for index, site in enumerate(sites) if site.reachable]
+        modules = {site.name: module(index, site).train(model.training) for index, site in reachable}
+        student = replace_sites(seen.root, seen.trace, seen.inputs, modules)
+        student.reluctant_beyond = {s.name: s.count for s in sites if not s.reachable}  # type: ignore[assignment]
+    return student
 
 
-def slopes(model: nn.Module) -> dict[str, SlopedReLU]:
+@torch.no_grad()
+def _begin_with_(sloped: SlopedReLU, standing: nn.Module | None) -> None:
+    """Where a network has a mask or slopes already, begin with those, so that the copy computes the same."""
+    if isinstance(standing, nn.Identity):
+        sloped.slope.zero_()
+    values = getattr(standing, "mask", None) if not isinstance(standing, SlopedReLU) else standing.slope
+    if values is None:
+        return
+    full = values.detach().float().expand(sloped.shape)
+    governed = [dim for dim, size in enumerate(sloped.slope.shape) if size == 1]
+    lowest, highest = (f(governed, keepdim=True) if governed else full for f in (full.amin, full.amax))
+    if not torch.equal(lowest, highest):
+        raise ModelError(
+            f"site '{sloped.site}' has a finer mask than one {sloped.granularity}; attach slopes by pixel, "
+            "or to the network before it was masked"
+        )
+    sloped.slope.copy_(highest)
+
+
+def sloped(model: nn.Module) -> dict[str, SlopedReLU]:
     """Return the sloped ReLUs of a network by site, in the order of the calls; found by type, whatever wraps them."""
     found = {m.site: m for m in _in_order(model) if isinstance(m, SlopedReLU)}
     if not found:
@@ -117,14 +142,20 @@ def slopes(model: nn.Module) -> dict[str, SlopedReLU]:
     return found
 
 
-def fixed(model: nn.Module) -> dict[str, FixedReLU]:
-    """Return the sites that were left alone when slopes were attached."""
-    return {m.site: m for m in _in_order(model) if isinstance(m, FixedReLU)}
+def left_alone(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the sites of a network with slopes that have none: their ReLUs stay, and count."""
+    beyond = {site: (n,) for m in model.modules() for site, n in getattr(m, "reluctant_beyond", {}).items()}
+    return {m.site: m.shape for m in _in_order(model) if isinstance(m, FixedReLU)} | beyond
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all sites of a network with slopes, in the order of the calls."""
+    return {m.site: m.shape for m in _in_order(model)} | left_alone(model)
 
 
 def size(model: nn.Module) -> int:
     """Return how many ReLUs a network with slopes has without a mask."""
-    return sum(prod(module.shape) for module in _in_order(model))
+    return sum(prod(shape) for shape in shapes(model).values())
 
 
 def _in_order(model: nn.Module) -> list[SlopedReLU | FixedReLU]:

@@ -235,6 +235,28 @@ def test_another_set_than_was_asked_for(tmp_path):
         data.load("cifar100", tmp_path / "many")
 
 
+def test_a_folder_of_other_classes_and_a_missing_part(tmp_path):
+    write_image_folder(tmp_path / "pets", parts(2))
+    with pytest.raises(errors.DataError, match="has 2 classes, cifar10 has 10"):
+        data.load("cifar10", tmp_path / "pets")
+    write_parquet(tmp_path / "cifar10", parts(10))
+    next((tmp_path / "cifar10").glob("test*")).unlink()
+    with pytest.raises(errors.DataError, match=r"has train\*\.parquet but no test\*\.parquet"):
+        data.load("cifar10", tmp_path)
+
+
+def test_a_folder_beside_is_not_mistaken_for_the_set(tmp_path):
+    write_parquet(tmp_path / "svhn", parts(10))
+    with pytest.raises(errors.DataError, match="holds nothing that is cifar10"):
+        data.load("cifar10", tmp_path)
+
+
+def test_a_part_of_a_set_is_remarked_upon(tmp_path, caplog):
+    write_parquet(tmp_path / "cifar10", parts(10))
+    data.load("cifar10", tmp_path)
+    assert "has 40 and 10 images, the whole cifar10 50000 and 10000" in caplog.text
+
+
 def test_validation_is_a_tenth_of_every_class_and_always_the_same():
     labels = torch.arange(1000) % 10
     images = Images(torch.arange(1000).to(torch.uint8).reshape(-1, 1, 1, 1), labels)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from reluctant import Mask, attach, binarize, count, errors, slopes
+from reluctant import Mask, attach, binarize, count, errors, sloped
 from reluctant.mask import MaskedReLU
 from tests import nets
 
@@ -16,8 +16,8 @@ def uniform_slopes(model, example, seed=0, **options):
     student = attach(model, example, **options)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for sloped in slopes(student).values():
-            sloped.slope.uniform_(-0.2, 1.2, generator=generator)
+        for module in sloped(student).values():
+            module.slope.uniform_(-0.2, 1.2, generator=generator)
     return student
 
 
@@ -76,8 +76,8 @@ def test_a_masked_network_computes_what_its_slopes_would(zero_out):
     assert mask.zero_out == zero_out
     masked = mask.apply(student, nets.images(dtype=torch.float64))
     with torch.no_grad():
-        for site, sloped in slopes(student).items():
-            sloped.slope.copy_(mask[site])
+        for site, module in sloped(student).items():
+            module.slope.copy_(mask[site])
     x = nets.images(3, 5, torch.float64)
     torch.testing.assert_close(masked(x), student(x))
     assert count(masked, x).total == mask.count
@@ -115,7 +115,7 @@ def test_binarize_never_exceeds_the_budget_and_leaves_nothing_that_fits(budget, 
     student = uniform_slopes(nets.Modules(), nets.images(), seed, granularity=granularity)
     mask = binarize(student, budget)
     assert mask.count <= budget
-    smallest_left_out = min((s.governs for site, s in slopes(student).items() if not mask[site].all()), default=budget + 1)
+    smallest_left_out = min((s.governs for site, s in sloped(student).items() if not mask[site].all()), default=budget + 1)
     assert smallest_left_out > budget - mask.count
     if granularity == "pixel":
         assert mask.count == budget
@@ -137,8 +137,8 @@ def test_masks_nest_even_where_slopes_are_equal():
 def test_the_highest_slopes_are_kept():
     student = uniform_slopes(nets.Modules(), nets.images())
     mask = binarize(student, 100)
-    kept = torch.cat([s.slope[mask[site]] for site, s in slopes(student).items()])
-    left = torch.cat([s.slope[~mask[site]] for site, s in slopes(student).items()])
+    kept = torch.cat([s.slope[mask[site]] for site, s in sloped(student).items()])
+    left = torch.cat([s.slope[~mask[site]] for site, s in sloped(student).items()])
     assert kept.min() >= left.max()
 
 
@@ -154,7 +154,7 @@ def test_channels_are_kept_whole():
 
 def test_the_papers_threshold_stays_available():
     student = uniform_slopes(nets.Modules(), nets.images())
-    above = sum(int((s.slope > 0.01).sum()) for s in slopes(student).values())
+    above = sum(int((s.slope > 0.01).sum()) for s in sloped(student).values())
     assert binarize(student, 288, exact=False).count == above
     with pytest.raises(errors.BudgetError, match=rf"{above} slopes are above 0.01"):
         binarize(student, above - 1, exact=False)
@@ -164,7 +164,7 @@ def test_the_budget_includes_what_was_left_alone():
     student = uniform_slopes(nets.Modules(), nets.images(), exclude="relu1")
     mask = binarize(student, 150)
     assert mask.counts == {"relu1": 144, "relu2": 6}
-    with pytest.raises(errors.BudgetError, match="below the 144 ReLUs of the sites left alone"):
+    with pytest.raises(errors.BudgetError, match="below the 144 ReLUs that stay"):
         binarize(student, 100)
 
 
@@ -177,9 +177,48 @@ def test_binarize_refuses_a_bad_budget(budget):
 def test_nan_slopes_are_refused():
     student = attach(nets.Modules(), nets.images())
     with torch.no_grad():
-        slopes(student)["relu1"].slope[0] = float("nan")
+        sloped(student)["relu1"].slope[0] = float("nan")
     with pytest.raises(errors.MaskError, match="diverged"):
         binarize(student, 5)
+
+
+def test_relus_out_of_reach_stay_and_count():
+    x = torch.randn(2, 5, 4)
+    student = attach(nets.FoldedBatch(), x)
+    with pytest.raises(errors.BudgetError, match="below the 40 ReLUs that stay"):
+        binarize(student, 20)
+    mask = binarize(student, 43)
+    assert mask.counts == {"g.1": 3, "f.1": 40}
+    masked = mask.apply(nets.FoldedBatch(), x)
+    assert count(masked, x).total == 43
+    assert count(mask.freeze(student), x).total == 43
+    with pytest.raises(errors.MaskMismatch, match=r"'f\.1' is out of reach"):
+        (mask - mask).apply(nets.FoldedBatch(), x)
+
+
+def test_a_mask_by_channel_that_fits_nothing_says_so(caplog):
+    student = uniform_slopes(nets.Modules(), nets.images(), granularity="layer")
+    assert binarize(student, 100).count == 0
+    assert "no layer fits into the budget of 100" in caplog.text
+
+
+def test_binarizing_without_a_search_says_so(caplog):
+    binarize(attach(nets.Modules(), nets.images()), 100)
+    assert "all slopes are equal" in caplog.text
+
+
+def test_another_input_size_names_the_site():
+    masked = binarize(uniform_slopes(nets.Modules(), nets.images()), 100).apply(nets.Modules(), nets.images())
+    with pytest.raises(errors.ExampleError, match="site 'relu1' was masked for features of 4×6×6 and got 4×8×8"):
+        masked(torch.randn(1, 3, 8, 8))
+
+
+def test_a_flipped_bit_in_a_file_is_noticed(saved):
+    content = bytearray(saved.read_bytes())
+    content[-5] ^= 1
+    saved.write_bytes(bytes(content))
+    with pytest.raises(errors.MaskError, match="its bits are not those"):
+        Mask.load(saved)
 
 
 def test_masks_behave_as_sets():

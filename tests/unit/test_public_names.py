@@ -2,7 +2,7 @@ import reluctant
 
 
 def test_the_public_names():
-    assert sorted(reluctant.__all__) == ["Mask", "attach", "binarize", "count", "data", "errors", "models", "slopes"]
+    assert sorted(reluctant.__all__) == ["Mask", "attach", "binarize", "count", "data", "errors", "models", "sloped"]
     assert all(hasattr(reluctant, name) for name in reluctant.__all__)
 
 

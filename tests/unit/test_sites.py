@@ -1,6 +1,9 @@
 import copy
 import logging
+import random
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -89,6 +92,8 @@ def test_lists_other_nonlinear_operations_with_their_elements():
         (nn.GroupNorm(2, 4), "group_norm"),
         (nn.Hardtanh(), "hardtanh"),
         (nn.AdaptiveMaxPool2d(6), "adaptive_max_pool2d"),
+        (nn.InstanceNorm2d(4), "instance_norm"),
+        (nn.CELU(), "celu"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -109,9 +114,9 @@ def test_sees_inside_modules_that_torch_keeps_closed():
             return self.relu(self.layer(x))
 
     sites = count(Attention().eval(), torch.randn(1, 5, 8))
-    assert sites.by_site() == {"relu": 40}
+    assert sites.by_site() == {"relu": 40, "layer.relu": 5 * 16}
+    assert [site.reachable for site in sites] == [True, False]
     kinds = {(other.kind, other.count) for other in sites.other_nonlinear}
-    assert ("relu", 5 * 16) in kinds
     assert ("softmax", 2 * 5 * 5) in kinds
     assert ("layer_norm", 5 * 8) in kinds
 
@@ -121,10 +126,21 @@ def test_batchnorm_dropout_and_average_pool_are_not_nonlinear():
     assert count(net, nets.images()).other_nonlinear == ()
 
 
-def test_a_clamp_of_parameters_is_reported_not_counted():
-    sites = count(nets.Constants(), nets.images())
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_a_clamp_of_parameters_costs_nothing(batch):
+    sites = count(nets.Constants(), nets.images(batch))
     assert sites.by_site() == {"relu_2": 4 * 36}
-    assert [other.kind for other in sites.other_nonlinear] == ["relu"]
+    assert sites.other_nonlinear == ()
+
+
+def test_relus_out_of_reach_count_and_stay():
+    x = torch.randn(2, 5, 4)
+    sites = count(nets.FoldedBatch(), x)
+    assert sites.by_site() == {"g.1": 8, "f.1": 40}
+    assert [(site.fixed, site.reachable) for site in sites] == [(False, True), (True, False)]
+    rnn = nn.Sequential(nn.RNN(4, 3, nonlinearity="relu", batch_first=True))
+    with pytest.raises(errors.NoReLUError, match="inside closed modules"):
+        count(rnn, x)
 
 
 def test_clamp_with_other_bounds_is_not_a_relu():
@@ -185,8 +201,22 @@ def test_include_and_exclude_by_pattern_and_module():
     assert free(include="blocks.1") == ["blocks.1.act"]
     assert free(exclude=["*.1.act"]) == ["blocks.0.act"]
     assert free(exclude=net.blocks[0]) == ["blocks.1.act"]
-    assert free(include=[net.blocks, "nothing-else*"][:1]) == ["blocks.0.act", "blocks.1.act"]
+    assert free(include=net.blocks) == ["blocks.0.act", "blocks.1.act"]
     assert count(net, x, exclude="blocks.0").total == 2 * 4 * 36
+
+
+def test_a_relu_that_is_called_many_times_is_excluded_at_all_of_them():
+    net = nets.OneReLUManyTimes()
+    for pattern in (net.relu, "relu"):
+        with pytest.raises(errors.OptionError, match="leave no site"):
+            count(net, nets.images(), exclude=pattern)
+    assert [site.fixed for site in count(net, nets.images(), exclude="relu_2")] == [False, True, False]
+
+
+@pytest.mark.parametrize("option", [nn.ReLU, 3])
+def test_a_pattern_that_is_none(option):
+    with pytest.raises(errors.OptionError, match="pass names with"):
+        count(nets.Modules(), nets.images(), exclude=option)
 
 
 @pytest.mark.parametrize("options", [{"include": "layer9"}, {"exclude": "relu"}, {"exclude": nn.ReLU()}])
@@ -219,6 +249,8 @@ def test_what_cannot_be_replaced_says_which_module_and_line():
         count(nets.DataDependentFunction(), nets.images())
     assert "DataDependentFunction" in str(raised.value)
     assert str(raised.value).count("nets.py:") == 2
+    with pytest.raises(errors.TraceError, match="'never' is not called for this example"):
+        count(nets.DataDependentNever(), nets.images())
     with pytest.raises(errors.TraceError, match="'relu' is called 2 times"):
         count(nets.DataDependentTwice(), nets.images())
     outer = nn.Sequential(nn.Conv2d(3, 3, 1), nets.DataDependentFunction())
@@ -226,9 +258,64 @@ def test_what_cannot_be_replaced_says_which_module_and_line():
         count(outer, nets.images())
 
 
-def test_random_numbers_in_forward_are_not_frozen():
-    with pytest.raises(errors.TraceError, match="random numbers"):
-        count(nets.RandomInForward(), nets.images())
+@pytest.mark.parametrize(
+    "draw", [random.random, lambda: np.random.rand(), lambda: torch.rand(1).item()], ids=["python", "numpy", "torch"]
+)
+def test_random_numbers_in_forward_are_not_frozen(draw):
+    with pytest.raises(errors.TraceError, match="draws random numbers"):
+        count(nets.RandomInForward(draw), nets.images())
+
+
+def test_drop_path_written_by_hand_is_fine():
+    class DropPath(nn.Module):
+        def forward(self, x):
+            keep = x.new_empty(x.shape[0], 1, 1, 1).bernoulli_(0.5) if self.training else 1.0
+            return torch.relu(x) * keep
+
+    student = attach(DropPath().train(), nets.images())
+    x = nets.images(64)
+    assert torch.equal(nets.output(student, x)[0], nets.output(DropPath().train(), x)[0])
+    assert not torch.equal(nets.output(student, x)[0], nets.output(student, x, seed=1)[0])
+
+
+def test_a_relu_made_inside_forward():
+    class Inside(nn.Module):
+        def forward(self, x):
+            return nn.MaxPool2d(2)(nn.ReLU(inplace=True)(x - 1))
+
+    assert count(Inside(), nets.images()).by_site() == {"relu": 3 * 36}
+
+
+def test_networks_that_return_dataclasses():
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+        hidden: torch.Tensor | None = None
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return Output(torch.relu(x))
+
+    assert count(Net(), nets.images()).total == 3 * 36
+
+
+def test_a_compiled_network_is_counted_as_the_one_it_was_made_of():
+    assert count(torch.compile(nets.Modules(), backend="eager"), nets.images()).by_site() == {"relu1": 144, "relu2": 144}
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (nets.Modules, "pass an nn.Module, an instance"),
+        (torch.relu, "pass an nn.Module, an instance"),
+        (None, "pass an nn.Module"),
+        (nets.Modules().to("meta"), "meta device"),
+    ],
+    ids=["class", "function", "None", "meta"],
+)
+def test_what_is_not_a_network(model, said):
+    with pytest.raises(errors.ModelError, match=said):
+        count(model, nets.images())
 
 
 def test_a_trace_that_computes_something_else_is_refused():
@@ -259,6 +346,7 @@ def test_double_precision_is_fine():
         (torch.randn(2, 4, 6, 6), "does not accept an example of shape 2×4×6×6"),
         (torch.randn(6), "does not accept an example of shape 6"),
         (torch.tensor(1.0), "scalar"),
+        (torch.randn(0, 3, 6, 6), "an empty batch of shape 0×3×6×6"),
         ((), "holds no tensor"),
         (None, "is a NoneType"),
         ((nets.images(), nets.images()), "does not fit the network's forward"),

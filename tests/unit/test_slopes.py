@@ -4,9 +4,11 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from reluctant import attach, errors, slopes
-from reluctant.slopes import SlopedReLU, fixed
+from reluctant import attach, binarize, count, errors, sloped
+from reluctant.mask import count_slopes
+from reluctant.slopes import SlopedReLU, left_alone
 from tests import nets
 
 
@@ -62,8 +64,8 @@ def test_slopes_are_found_by_type_in_the_order_of_the_calls():
             return self.last(self.first(x) - self.alpha_slope)
 
     student = attach(Backwards(), nets.images())
-    assert list(slopes(student)) == ["first", "last"]
-    assert list(slopes(nn.ModuleDict({"module": student}))) == ["first", "last"]
+    assert list(sloped(student)) == ["first", "last"]
+    assert list(sloped(nn.ModuleDict({"module": student}))) == ["first", "last"]
 
 
 @pytest.mark.parametrize(
@@ -72,11 +74,11 @@ def test_slopes_are_found_by_type_in_the_order_of_the_calls():
 )
 def test_granularities(granularity, image_slopes, token_slopes):
     student = attach(nets.Modules(), nets.images(), granularity=granularity)
-    for sloped in slopes(student).values():
-        assert sloped.slope.shape == image_slopes
-        assert sloped.governs * sloped.slope.numel() == 144
+    for module in sloped(student).values():
+        assert module.slope.shape == image_slopes
+        assert module.governs * module.slope.numel() == 144
     tokens = attach(nets.Tokens(), torch.randn(2, 5, 3), granularity=granularity)
-    assert slopes(tokens)["relu"].slope.shape == token_slopes
+    assert sloped(tokens)["relu"].slope.shape == token_slopes
 
 
 def test_unknown_granularity_suggests_the_nearest():
@@ -86,42 +88,42 @@ def test_unknown_granularity_suggests_the_nearest():
 
 def test_what_is_excluded_stays_a_relu():
     student = attach(nets.Modules(), nets.images(), exclude="relu1")
-    assert list(slopes(student)) == ["relu2"]
-    assert list(fixed(student)) == ["relu1"]
+    assert list(sloped(student)) == ["relu2"]
+    assert list(left_alone(student)) == ["relu1"]
     assert isinstance(student.relu1, nn.ReLU)
 
 
 def test_a_network_without_slopes_says_so():
     with pytest.raises(errors.ModelError, match=r"reluctant\.attach"):
-        slopes(nets.Modules())
+        sloped(nets.Modules())
 
 
 @pytest.mark.parametrize("zeroing", [False, True], ids=["linear", "zero_out"])
 @pytest.mark.parametrize("granularity", ["pixel", "channel", "layer"])
 def test_gradients_equal_those_of_the_formula(granularity, zeroing):
-    sloped = SlopedReLU("relu", 0, (3, 4, 2), granularity=granularity, zero_out=zeroing).double()
+    relu = SlopedReLU("relu", 0, (3, 4, 2), granularity=granularity, zero_out=zeroing).double()
     with torch.no_grad():
-        sloped.slope.uniform_(-0.5, 1.5)
+        relu.slope.uniform_(-0.5, 1.5)
     x = torch.randn(5, 3, 4, 2, dtype=torch.float64)
     x[0, 0, 0, 0] = 0.0  # where relu has its corner
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    c = sloped.slope.detach().clone().requires_grad_()
+    c = relu.slope.detach().clone().requires_grad_()
     weight = torch.randn_like(x)
-    (sloped(ours) * weight).sum().backward()
+    (relu(ours) * weight).sum().backward()
     ((zero_out if zeroing else four_ops)(theirs, c) * weight).sum().backward()
-    torch.testing.assert_close(sloped(ours), (zero_out if zeroing else four_ops)(theirs, c), rtol=0, atol=1e-15)
+    torch.testing.assert_close(relu(ours), (zero_out if zeroing else four_ops)(theirs, c), rtol=0, atol=1e-15)
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-15)
-    torch.testing.assert_close(sloped.slope.grad, c.grad, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(relu.slope.grad, c.grad, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("zeroing", [False, True], ids=["linear", "zero_out"])
 def test_gradcheck(zeroing):
-    sloped = SlopedReLU("relu", 0, (2, 3), granularity="pixel", zero_out=zeroing).double()
+    relu = SlopedReLU("relu", 0, (2, 3), granularity="pixel", zero_out=zeroing).double()
     x = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
     c = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
 
     def apply(x, c):
-        return torch.func.functional_call(sloped, {"slope": c}, (x,))
+        return torch.func.functional_call(relu, {"slope": c}, (x,))
 
     assert torch.autograd.gradcheck(apply, (x, c))
     assert torch.autograd.gradgradcheck(apply, (x, c))
@@ -134,17 +136,17 @@ def test_autocast_keeps_features_in_bfloat16_and_slopes_in_float32():
         features = student.relu1(student.a(nets.images()))
     assert features.dtype == torch.bfloat16
     out.float().sum().backward()
-    for sloped in slopes(student).values():
-        assert sloped.slope.dtype == sloped.slope.grad.dtype == torch.float32
-        assert sloped.slope.grad.abs().sum() > 0
+    for module in sloped(student).values():
+        assert module.slope.dtype == module.slope.grad.dtype == torch.float32
+        assert module.slope.grad.abs().sum() > 0
     torch.testing.assert_close(out.float(), nets.Modules.forward(student, nets.images()), rtol=0.05, atol=0.05)
 
 
 def test_channels_last_stays_channels_last():
     student = attach(nets.Modules(), nets.images()).to(memory_format=torch.channels_last)
     with torch.no_grad():
-        for sloped in slopes(student).values():
-            sloped.slope.uniform_()
+        for module in sloped(student).values():
+            module.slope.uniform_()
     x = nets.images(4)
     features = student.relu1(student.a(x.to(memory_format=torch.channels_last)))
     assert features.is_contiguous(memory_format=torch.channels_last)
@@ -154,13 +156,13 @@ def test_channels_last_stays_channels_last():
 def test_torch_compile():
     student = attach(nets.TrainingHead(), nets.images()).eval()
     with torch.no_grad():
-        slopes(student)["relu"].slope.uniform_()
+        sloped(student)["relu"].slope.uniform_()
     compiled = torch.compile(student, backend="aot_eager", fullgraph=True)
     x = nets.images(3)
     torch.testing.assert_close(compiled(x), student(x))
-    assert list(slopes(compiled)) == ["relu", "relu_2"]
+    assert list(sloped(compiled)) == ["relu", "relu_2"]
     compiled(x).sum().backward()
-    assert slopes(student)["relu"].slope.grad.abs().sum() > 0
+    assert sloped(student)["relu"].slope.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["deepcopy", "pickle"])
@@ -168,8 +170,8 @@ def test_copies_are_independent(copied):
     student = attach(nets.TrainingHead(), nets.images())
     other = copied(student)
     with torch.no_grad():
-        slopes(other)["relu"].slope.zero_()
-    assert slopes(student)["relu"].slope.min() == 1
+        sloped(other)["relu"].slope.zero_()
+    assert sloped(student)["relu"].slope.min() == 1
     x = nets.images(1)
     for training in (True, False):
         student.train(training), other.train(training)
@@ -181,18 +183,60 @@ def test_copies_are_independent(copied):
 def test_state_dict_round_trip(tmp_path):
     student = attach(nets.Modules(), nets.images(), granularity="channel")
     with torch.no_grad():
-        for sloped in slopes(student).values():
-            sloped.slope.uniform_()
+        for module in sloped(student).values():
+            module.slope.uniform_()
     torch.save(student.state_dict(), tmp_path / "student.pt")
     fresh = attach(nets.Modules(), nets.images(), granularity="channel")
     fresh.load_state_dict(torch.load(tmp_path / "student.pt", weights_only=True))
     assert torch.equal(fresh(nets.images()), student(nets.images()))
 
 
-def test_attaching_to_a_network_that_has_slopes_starts_anew():
+def test_attaching_to_a_network_with_slopes_or_a_mask_begins_with_those():
     student = attach(nets.Modules(), nets.images())
     with torch.no_grad():
-        slopes(student)["relu1"].slope.zero_()
-    again = attach(student, nets.images(), granularity="layer")
-    assert {tuple(s.slope.shape) for s in slopes(again).values()} == {(1, 1, 1)}
-    assert torch.equal(again(nets.images()), nets.Modules.forward(attach(student, nets.images()), nets.images()))
+        sloped(student)["relu1"].slope.uniform_()
+    x = nets.images(3, seed=4)
+    assert torch.equal(attach(student, nets.images())(x), student(x))
+    with torch.no_grad():
+        sloped(student)["relu2"].slope.zero_()
+    masked = binarize(student, 50).apply(student, nets.images())
+    again = attach(masked, nets.images())
+    assert torch.equal(again(x), masked(x))
+    assert count_slopes(again) == 50
+    with pytest.raises(errors.ModelError, match="'relu1' has a finer mask than one channel"):
+        attach(masked, nets.images(), granularity="channel")
+
+
+def test_inference_mode_does_not_reach_the_copy():
+    with torch.inference_mode():
+        student = attach(nets.Modules(), nets.images())
+    student(nets.images()).sum().backward()
+    assert sloped(student)["relu1"].slope.grad is not None
+
+
+def test_arguments_that_are_no_tensors_are_kept_and_checked():
+    class Flags(nn.Module):
+        def forward(self, x, double=False, scale=None):
+            x = torch.relu(x) * (2 if double else 1)
+            return x if scale is None else x * scale
+
+    x = nets.images()
+    student = attach(Flags(), (x, True, 3.0))
+    assert torch.equal(student(x, True, 3.0), Flags()(x, True, 3.0))
+    assert torch.equal(student(x), Flags()(x, True, 3.0))
+    assert torch.equal(student(x=x, double=True), Flags()(x, True, 3.0))
+    with pytest.raises(errors.ModelError, match="made for double=True"):
+        student(x, False)
+    named = attach(Flags(), {"x": x, "scale": 2.0})
+    assert torch.equal(named(x, scale=2.0), Flags()(x, scale=2.0))
+
+
+def test_a_network_with_a_functional_max_pool_can_be_pickled():
+    class Pool(nn.Module):
+        def forward(self, x):
+            return F.max_pool2d(torch.relu(x), 2)
+
+    student = attach(Pool(), nets.images())
+    again = pickle.loads(pickle.dumps(student))
+    assert torch.equal(again(nets.images()), Pool()(nets.images()))
+    assert count(again, nets.images()).total == 3 * 36

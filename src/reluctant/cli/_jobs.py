@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,11 +83,9 @@ EVALUATION_BATCH = 500
 
 def read_splits(spec: Mapping[str, Any], data_dir: Path | None = None) -> Splits:
     """Read the data that a run names, normalised as it says."""
-    from dataclasses import replace
-
     with messages.status(f"reading {spec['name']}"):
         splits = data.load(spec["name"], data_dir or spec.get("dir"))
-    changes = {key: tuple(spec[key]) for key in ("mean", "std") if spec.get(key)}
+    changes: dict[str, Any] = {key: tuple(spec[key]) for key in ("mean", "std") if spec.get(key)}
     return replace(splits, **changes)
 
 

@@ -12,6 +12,7 @@ from reluctant import sites
 from reluctant._example import spell
 from reluctant.cli import _network
 from reluctant.cli._show import Json, console, percent, print_json, table
+from reluctant.errors import OptionError
 from reluctant.mask import Mask
 
 
@@ -22,6 +23,8 @@ def count(
     arch_arg: _network.ArchArg = None,
     num_classes: _network.Classes = 10,
     mask: Annotated[Path | None, typer.Option(help="Count what this mask file keeps.")] = None,
+    include: Annotated[list[str] | None, typer.Option(help="Only these sites could be linearized. Repeatable.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Not these sites; * and ? are wild. Repeatable.")] = None,
     budget: Annotated[str | None, typer.Option(help='Say what a budget means here: 50000, "50k" or "10%".')] = None,
     as_json: Json = False,
 ) -> None:
@@ -29,12 +32,14 @@ def count(
 
     For instance: reluctant count --arch resnet18 --input 3x32x32
     """
+    if model is not None and not inputs:
+        raise OptionError("--model needs the shape of its input; pass it without the batch, such as --input 3x224x224")
     shapes = [_network.parse_shape(text) for text in inputs or ["3x32x32"]]
     network = _network.build(arch, model, arch_arg, num_classes, shapes[0])
     example = _network.example(shapes)
     if mask is not None:
         network = Mask.load(mask).apply(network, example)
-    found = sites.count(network, example)
+    found = sites.count(network, example, include=include or None, exclude=exclude)
     relus = None if budget is None else budgets.parse(budget, found.size)
     if as_json:
         extra = {} if relus is None else {"budget": relus}
@@ -45,13 +50,14 @@ def count(
 
 def _print(found: sites.Sites, relus: int | None) -> None:
     masked = found.total != found.size
-    rows = table("site", "shape", "#ReLUs", *(["#of"] if masked else []), "#share")
+    rows = table("site", "shape", "#ReLUs", *(["#of"] if masked else []), "#kept" if masked else "#share", "")
     for site in found:
         of = [f"{site.size:,}"] if masked else []
-        rows.add_row(site.name, spell(site.shape), f"{site.count:,}", *of, percent(site.count, found.total))
+        share = percent(site.count, site.size if masked else found.total)
+        rows.add_row(site.name, spell(site.shape), f"{site.count:,}", *of, share, _remark(site))
     rows.add_section()
     of = [f"{found.size:,}"] if masked else []
-    rows.add_row("total", "", f"{found.total:,}", *of, "", style="bold")
+    rows.add_row("total", "", f"{found.total:,}", *of, percent(found.total, found.size) if masked else "", style="bold")
     console.print(rows)
     if found.other_nonlinear:
         others = table("other non-linear operation", "kind", "#elements")
@@ -62,3 +68,11 @@ def _print(found: sites.Sites, relus: int | None) -> None:
         console.print("These stay as they are: no ReLU budget governs them, and under private inference they cost too.")
     if relus is not None:
         console.print(f"\nA budget of {relus:,} keeps {percent(relus, found.size)} of the {found.size:,} ReLUs.")
+        if found.total > relus:
+            console.print(f"The network is {found.total - relus:,} above it.")
+
+
+def _remark(site: sites.Site) -> str:
+    if not site.reachable:
+        return "out of reach: stays"
+    return "left alone: stays" if site.fixed else ""

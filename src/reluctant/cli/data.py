@@ -40,9 +40,10 @@ def data(
             }
         )
         return
-    rows = table("part", "#images", "shape", title=f"{splits.name}: {splits.origin}")
+    rows = table("part", "#images", "shape", title=splits.name)
     for part, images in parts.items():
         rows.add_row(part, f"{len(images):,}", spell(images.shape))
     console.print(rows)
     shown = ", ".join(splits.classes[:10]) + (", …" if len(splits.classes) > 10 else "")
     console.print(f"{len(splits.classes)} classes: {shown}")
+    console.print(splits.origin, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from reluctant import attach, binarize, data, models, sites, slopes
+from reluctant import attach, binarize, data, models, sites, sloped
 from reluctant._example import spell
 from reluctant.cli._show import console, percent, table
 
@@ -20,8 +20,8 @@ def demo() -> None:
     network = models.create("small", num_classes=10, input_shape=splits.train.shape)
     full = sites.count(network, images)
     student = attach(network, images)
-    for sloped in slopes(student).values():
-        torch.nn.init.uniform_(sloped.slope)
+    for module in sloped(student).values():
+        torch.nn.init.uniform_(module.slope)
     mask = binarize(student, "10%")
     masked = sites.count(mask.apply(network, images), images)
     rows = table("site", "shape", "#ReLUs", "#kept", "#share")

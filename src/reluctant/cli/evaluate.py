@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ def evaluate(
     """
     if part not in ("train", "val", "test"):
         raise unknown("part", part, ("train", "val", "test"))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for folder in runs:
         run = load(folder)
         splits = _jobs.read_splits(run.spec["data"], data_dir)

@@ -13,6 +13,7 @@ from reluctant._linearize import Job, begin, run_job
 from reluctant.cli import _jobs
 from reluctant.cli._show import Json, console, print_json
 from reluctant.cli.data import DataDir
+from reluctant.recipes import Recipe
 
 From = Annotated[Path, typer.Argument(metavar="RUN", help="The run of the trained network to start from.")]
 Method = Annotated[str, typer.Option(help=f"How to choose: {', '.join(methods.names())}.")]
@@ -72,7 +73,7 @@ def with_search(schedule: str | None, epochs: int | None) -> list[str]:
 
 def make_job(
     base: _jobs.Base,
-    recipe: _jobs.Recipe,
+    recipe: Recipe,
     seed: int,
     bar: _jobs.Bar,
     method: str,
@@ -87,8 +88,9 @@ def make_job(
     if scratch:
         torch.manual_seed(seed)
         for module in base.model.modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
     return Job(
         base.model,
         base.batches(recipe, seed),

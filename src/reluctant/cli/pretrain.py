@@ -78,5 +78,3 @@ def pretrain(
         print_json(result)
         return
     console.print(f"{output}: {total:,} ReLUs, {scores['val']:.2f} % on validation, {scores['test']:.2f} % on test images")
-
-

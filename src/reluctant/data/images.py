@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import torch
 from reluctant.data import readers
 from reluctant.data.splits import Images, Splits, carve_validation
 from reluctant.errors import DataError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class ImageSet:
     """The column of a parquet file."""
     test_parts: tuple[str, ...]
     """What the part with labels that nobody trains on is called."""
+    images: tuple[int, int]
+    """How many there are to train and to test in the whole set."""
 
     def wanted(self) -> str:
         """Say what to put where."""
@@ -50,6 +55,7 @@ SETS = {
             (0.2470, 0.2435, 0.2616),
             "label",
             ("test",),
+            (50_000, 10_000),
         ),
         ImageSet(
             "cifar100",
@@ -60,6 +66,7 @@ SETS = {
             (0.2673, 0.2564, 0.2762),
             "fine_label",
             ("test",),
+            (50_000, 10_000),
         ),
         ImageSet(
             "tiny-imagenet",
@@ -70,6 +77,7 @@ SETS = {
             (0.2770, 0.2691, 0.2821),
             "label",
             ("valid", "val", "validation"),  # its test set has no labels
+            (100_000, 10_000),
         ),
     )
 }
@@ -99,6 +107,11 @@ def _splits(spec: ImageSet, raw: readers.Raw, folder: Path) -> Splits:
                 f"{folder} ({part}) has labels from {int(labels.min())} to {int(labels.max())}, {spec.name} has "
                 f"{len(raw.classes)} classes; is it another set?"
             )
+    if spec.classes is not None and len(raw.classes) != spec.classes:
+        raise DataError(f"{folder} has {len(raw.classes)} classes, {spec.name} has {spec.classes}; is it another set?")
+    found = len(raw.train[1]), len(raw.test[1])
+    if found != spec.images:
+        log.warning("%s has %d and %d images, the whole %s %d and %d", folder, *found, spec.name, *spec.images)
     train, val = carve_validation(Images(*map(torch.from_numpy, raw.train)))
     return Splits(
         name=spec.name,

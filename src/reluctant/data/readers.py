@@ -38,13 +38,15 @@ Reader = Callable[[Path, str, Sequence[str], int | None], Raw | None]
 
 def read_parquet(folder: Path, label: str, test_parts: Sequence[str], classes: int | None) -> Raw | None:
     """Read the parquet files of Hugging Face: an image column of `{bytes, path}` and a label column."""
+    places = [folder, *(folder / name for name in ("data", "plain_text", folder.name))]  # as their repositories have them
     files = {
-        part: sorted([*folder.glob(f"{part}*.parquet"), *folder.glob(f"*/{part}*.parquet")])
-        for part in ("train", *test_parts)
+        part: sorted(path for place in places for path in place.glob(f"{part}*.parquet")) for part in ("train", *test_parts)
     }
     test = next((files[part] for part in test_parts if files[part]), [])
-    if not files["train"] or not test:
+    if not files["train"]:
         return None
+    if not test:
+        raise DataError(f"{folder} has train*.parquet but no {test_parts[0]}*.parquet; fetch the set again")
     train, names = _parquet_part(files["train"], label)
     held_out, _ = _parquet_part(test, label)
     return Raw("parquet", train, held_out, names or _numbered(classes, train, held_out))

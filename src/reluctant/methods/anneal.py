@@ -11,7 +11,7 @@ from torch import nn
 
 from reluctant.mask import count_slopes
 from reluctant.recipes import Search
-from reluctant.slopes import size, slopes
+from reluctant.slopes import size, sloped
 from reluctant.train import Penalty
 
 
@@ -28,7 +28,7 @@ class Steering:
     def __init__(self, student: nn.Module, penalty: Penalty, budget: int, options: Search) -> None:
         self._student, self._penalty, self._options = student, penalty, options
         self._budget, self._total = budget, size(student)
-        self._modules = list(slopes(student).values())
+        self._modules = list(sloped(student).values())
         self._step = 0
 
     def target(self, progress: float) -> int:

@@ -12,7 +12,7 @@ from reluctant.budget import Budget
 from reluctant.mask import binarize
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
 from reluctant.recipes import Search
-from reluctant.slopes import slopes
+from reluctant.slopes import sloped
 from reluctant.train import Trainer
 
 
@@ -39,7 +39,7 @@ def search(
         teacher, train, options, checkpoint, on_epoch: as other methods have them; not used.
     """
     generator = torch.Generator().manual_seed(trainer.seed if trainer else 0)
-    drawn = {site: torch.rand(module.slope.shape, generator=generator) for site, module in slopes(student).items()}
+    drawn = {site: torch.rand(module.slope.shape, generator=generator) for site, module in sloped(student).items()}
 
     def found(relus: Budget) -> Found:
         mask = binarize(student, relus, values=drawn)

@@ -23,7 +23,7 @@ from reluctant.mask import binarize, count_slopes
 from reluctant.methods import anneal
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
 from reluctant.recipes import Search
-from reluctant.slopes import size, slopes
+from reluctant.slopes import size, sloped
 from reluctant.train import Objective, Penalty, Trainer, learning_rate
 from reluctant.train.losses import Loss
 
@@ -71,7 +71,7 @@ def search(
     trainer = trainer or Trainer()
     relus = parse(budget, size(student))
     trainer.place_(student)
-    penalty = Penalty(slopes(student), options.penalty, by_relus=options.penalty_by_relus)
+    penalty = Penalty(sloped(student), options.penalty, by_relus=options.penalty_by_relus)
     optimizer = _optimizer(student, options)  # Alg. 1, line 3: weights and slopes together
     objective = Objective(
         loss or F.cross_entropy, _placed(teacher, trainer), temperature=options.temperature, weight=options.distill
@@ -162,14 +162,11 @@ def _found(student: nn.Module, relus: int, exact: bool, history: list[dict[str, 
 
 
 def _optimizer(student: nn.Module, options: Search) -> torch.optim.Optimizer:
-    sloped = [module.slope for module in slopes(student).values()]
-    mine = set(map(id, sloped))
+    relaxed = [module.slope for module in sloped(student).values()]
+    mine = set(map(id, relaxed))
     weights = [p for p in student.parameters() if id(p) not in mine and p.requires_grad]
-    return torch.optim.Adam(
-        [{"params": weights}, {"params": sloped, "lr": options.slope_lr or options.lr}],
-        lr=options.lr,
-        weight_decay=options.weight_decay,
-    )
+    groups: list[dict[str, Any]] = [{"params": weights}, {"params": relaxed, "lr": options.slope_lr or options.lr}]
+    return torch.optim.Adam(groups, lr=options.lr, weight_decay=options.weight_decay)
 
 
 def _placed(teacher: nn.Module | None, trainer: Trainer) -> nn.Module | None:

@@ -43,7 +43,9 @@ def from_factory(path: str, options: Mapping[str, Any] | None = None) -> nn.Modu
 
 
 def _public(module: Any) -> list[str]:
-    own = [n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__]
+    own = [
+        n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
+    ]
     return own[:10]
 
 

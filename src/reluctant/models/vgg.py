@@ -40,7 +40,7 @@ class VGG(nn.Module):
                 if stem_relu or not stem:
                     self.features.append(nn.ReLU())
                 channels = width
-            self.features.append(nn.MaxPool2d(2) if pool == "max" else nn.AvgPool2d(2))
+            self.features.append(nn.MaxPool2d(2, ceil_mode=True) if pool == "max" else nn.AvgPool2d(2, ceil_mode=True))
         self.fc = nn.Linear(channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

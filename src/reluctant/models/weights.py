@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from reluctant._example import spell
 from reluctant.errors import WeightsError
 
+_HINT = "is it of another architecture, or made with other options, such as shortcut='pad'?"
 _NESTED = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SYNONYMS = {"linear.": "fc.", "classifier.": "fc."}
@@ -36,12 +37,10 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     counters = {name for name in mine if name.endswith("num_batches_tracked")}  # older files do not have them
     for name in mine:
         if name not in theirs and name not in counters:
-            raise WeightsError(f"{path} has no '{name}' of {type(model).__name__}; is it of another architecture?")
+            raise WeightsError(f"{path} has no '{name}' of {type(model).__name__}; {_HINT}")
     for name, tensor in theirs.items():
         if name not in mine:
-            raise WeightsError(
-                f"{path} has a '{name}' that {type(model).__name__} does not; is it of another architecture?"
-            )
+            raise WeightsError(f"{path} has a '{name}' that {type(model).__name__} does not; {_HINT}")
         if tensor.shape != mine[name].shape:
             raise WeightsError(
                 f"'{name}' is {spell(tuple(tensor.shape))} in {path} and {spell(tuple(mine[name].shape))} in the network; "

@@ -26,7 +26,9 @@ def accuracy(outputs: Any, targets: Tensor) -> float:
     return 100 * float((logits(outputs).argmax(-1) == targets).float().mean())
 
 
-def evaluate(model: nn.Module, batches: Iterable[Any], *, metric: Metric = accuracy, trainer: Trainer | None = None) -> float:
+def evaluate(
+    model: nn.Module, batches: Iterable[Any], *, metric: Metric = accuracy, trainer: Trainer | None = None
+) -> float:
     """Return the mean of a metric, by default the accuracy in percent, over all examples.
 
     The network is evaluated in evaluation mode, on every process its share, and left in the mode it was in.

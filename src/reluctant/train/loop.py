@@ -157,7 +157,7 @@ class Trainer:
         accelerator = self.accelerator
         shared = self.share(batches) if isinstance(batches, Loader) else accelerator.prepare(batches)
         wrapped = accelerator.prepare_model(model)
-        run = torch.compile(wrapped) if self._compile else wrapped
+        run: nn.Module = torch.compile(wrapped) if self._compile else wrapped  # type: ignore[assignment]
         base_rates = [group["lr"] for group in optimizer.param_groups]
         steps = len(shared)  # type: ignore[arg-type]
         for number in range(start, epochs):
