@@ -1,10 +1,27 @@
 """Reluctant: give a trained PyTorch network a ReLU budget."""
 
-from reluctant import data, errors, models
+from reluctant import data, errors, methods, models
+from reluctant._finetune import finetune
+from reluctant._linearize import Result, linearize
+from reluctant._load import load
 from reluctant.mask import Mask, binarize
 from reluctant.sites import count
 from reluctant.slopes import attach, sloped
 
 __version__ = "0.1.0"
 
-__all__ = ["Mask", "attach", "binarize", "count", "data", "errors", "models", "sloped"]
+__all__ = [
+    "Mask",
+    "Result",
+    "attach",
+    "binarize",
+    "count",
+    "data",
+    "errors",
+    "finetune",
+    "linearize",
+    "load",
+    "methods",
+    "models",
+    "sloped",
+]

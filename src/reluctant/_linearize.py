@@ -251,14 +251,22 @@ def linearize(
     return run_job(job, budget, run)
 
 
-def begin(job: Job, budget: Budget, folder: str | Path, spec: Mapping[str, Any], *, force: bool) -> Run:
+def begin(
+    job: Job,
+    budget: Budget,
+    folder: str | Path,
+    spec: Mapping[str, Any],
+    *,
+    kind: str = "linearize",
+    force: bool = False,
+    keep_finished: bool = False,
+) -> Run:
     """Start the run folder of a job, or go on with it."""
-    relus = parse(budget, size(job.student()))
     asked = {
-        "kind": "linearize",
+        "kind": kind,
         "input_shape": list(job.example.shape[1:]) if isinstance(job.example, Tensor) else None,
         **spec,
-        "budget": relus,
+        "budget": parse(budget, size(job.student())),
         "method": job.method,
         "granularity": job.granularity,
         "zero_out": job.zero_out,
@@ -268,18 +276,18 @@ def begin(job: Job, budget: Budget, folder: str | Path, spec: Mapping[str, Any],
         "seed": job.trainer.seed,
     }
     if job.trainer.is_main:
-        Run.begin(folder, asked, job.recipe, force=force)
+        Run.begin(folder, asked, job.recipe, force=force, keep_finished=keep_finished)
     job.trainer.accelerator.wait_for_everyone()
     return Run.open(folder)
 
 
-def run_job(job: Job, budget: Budget, run: Run | None, found: Found | None = None) -> Result:
-    """Search (unless it has been done), finetune and evaluate; each phase goes on where it was interrupted."""
+def run_job(job: Job, budget: Budget, run: Run | None) -> Result:
+    """Search, finetune and evaluate; each phase goes on where it was interrupted."""
     began = time.perf_counter()
     with run.lock() if run and job.trainer.is_main else nullcontext():
         relus = parse(budget, size(job.student()))
         base = {"base": job.score(job.model, job.batches.val)}
-        found = found or _searched(job, relus, run)
+        found = _searched(job, relus, run)
         tuned = job.finetune(found, run)
         scores = base | {"val": job.score(tuned, job.batches.val)}
         if job.batches.test is not None:
@@ -311,15 +319,14 @@ def run_job(job: Job, budget: Budget, run: Run | None, found: Found | None = Non
 def _searched(job: Job, relus: int, run: Run | None) -> Found:
     """Search, or take what an earlier start of this run has found."""
     if run is not None and (run.folder / "searched.safetensors").exists():
-        return found_in(job, run)
+        return _found_in(job, run)
     found = job.search(relus, run)
     if run is not None and job.trainer.is_main:
         run.save_network(found.model, found.mask, "searched")
     return found
 
 
-def found_in(job: Job, run: Run) -> Found:
-    """Read what was found from a run folder."""
+def _found_in(job: Job, run: Run) -> Found:
     mask = Mask.load(run.folder / "mask.safetensors")
     model = mask.apply(job.model, job.example)
     run.load_tensors_(model, "searched")

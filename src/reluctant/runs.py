@@ -18,7 +18,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,19 +46,36 @@ class Run:
     recipe: Recipe
 
     @classmethod
-    def begin(cls, folder: str | Path, spec: Mapping[str, Any], recipe: Recipe, *, force: bool = False) -> Run:
+    def begin(
+        cls,
+        folder: str | Path,
+        spec: Mapping[str, Any],
+        recipe: Recipe,
+        *,
+        force: bool = False,
+        keep_finished: bool = False,
+    ) -> Run:
         """Start a run in a folder, or go on with the same one that was interrupted there.
 
+        Args:
+            folder: of the run.
+            spec: what is asked for.
+            recipe: with which hyper-parameters.
+            force: replace a run that is there.
+            keep_finished: return the same run also where it is finished.
+
         Raises:
-            RunError: the folder has a finished run, or another one; `force` replaces either.
+            RunError: the folder has a finished run, or another one.
         """
         folder = Path(folder)
         wanted = json.loads(json.dumps({"format": FORMAT, **spec}))
         if (folder / "run.json").exists() and not force:
             run = cls.open(folder)
-            if run.finished:
+            if run.finished and not keep_finished:
                 raise RunError(f"{folder} holds a finished run; pass another folder, or --force to replace it")
             _check_same(folder, run, wanted, recipe)
+            if run.finished:
+                return run
             run = cls(folder, wanted, recipe)
         elif folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file; pass a folder")
@@ -153,6 +170,10 @@ class Run:
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
+    def replace_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write all rows anew."""
+        self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
     def metrics(self) -> list[dict[str, Any]]:
         """Return all rows; a last one that was cut off is left out."""
         path = self.folder / "metrics.jsonl"
@@ -198,8 +219,7 @@ class Run:
             raise RunError(f"{self.folder / name} cannot be written: {error}") from error
 
     def _drop_metrics(self, phase: str, epoch: int) -> None:
-        rows = [row for row in self.metrics() if row.get("phase") != phase or row.get("epoch", 0) < epoch]
-        self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        self.replace_metrics(row for row in self.metrics() if row.get("phase") != phase or row.get("epoch", 0) < epoch)
 
 
 def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recipe) -> None:
@@ -207,7 +227,7 @@ def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recip
     for key in sorted({*run.spec, *wanted}):
         if run.spec.get(key) != wanted.get(key):
             raise RunError(
-                f"{folder} holds an unfinished run with {key} {run.spec.get(key)!r}, not {wanted.get(key)!r}; "
+                f"{folder} holds a run with {key} {run.spec.get(key)!r}, not {wanted.get(key)!r}; "
                 "pass another folder, or --force to replace it"
             )
     old, new = run.recipe.as_dict(), recipe.as_dict()
@@ -216,7 +236,7 @@ def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recip
             more = (section, key) == ("search", "epochs") and recipe.search.schedule == "paper"
             if new[section][key] != value and not more:
                 raise RunError(
-                    f"{folder} holds an unfinished run with {section}.{key} = {value}, not {new[section][key]}; "
+                    f"{folder} holds a run with {section}.{key} = {value}, not {new[section][key]}; "
                     "pass another folder, or --force to replace it"
                 )
 

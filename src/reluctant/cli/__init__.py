@@ -12,6 +12,11 @@ import reluctant
 from reluctant.cli.count import count
 from reluctant.cli.data import data
 from reluctant.cli.demo import demo
+from reluctant.cli.evaluate import evaluate
+from reluctant.cli.import_weights import import_weights
+from reluctant.cli.linearize import linearize
+from reluctant.cli.pretrain import pretrain
+from reluctant.cli.sweep import sweep
 from reluctant.errors import ReluctantError
 
 app = typer.Typer(
@@ -22,8 +27,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, count, data):
-    app.command()(command)
+app.command()(demo)
+app.command()(pretrain)
+app.command("import")(import_weights)
+app.command()(linearize)
+app.command()(sweep)
+app.command()(evaluate)
+app.command()(count)
+app.command()(data)
 
 
 def _print_version(wanted: bool) -> None:

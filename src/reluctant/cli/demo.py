@@ -1,36 +1,86 @@
-"""`reluctant demo`: what Reluctant does, on data that ships with scikit-learn."""
+"""`reluctant demo`: the whole story on data that ships with scikit-learn."""
 
 from __future__ import annotations
 
-import torch
+from pathlib import Path
+from typing import Annotated, Any
 
-from reluctant import attach, binarize, data, models, sites, sloped
-from reluctant._example import spell
-from reluctant.cli._show import console, percent, table
+import typer
+
+from reluctant._sweep import sweep
+from reluctant.cli import _jobs
+from reluctant.cli._show import Json, console, percent, print_json, table
+from reluctant.cli.linearize import make_job
+from reluctant.cli.pretrain import train
+from reluctant.runs import Run
+
+BUDGETS = (3000, 1000, 500, 200, 50, 0)
 
 
-def demo() -> None:
-    """Count the ReLUs of a small ResNet and mask all but a tenth of them.
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs go.")] = Path("runs/demo"),
+    force: _jobs.Force = False,
+    as_json: Json = False,
+) -> None:
+    """Train a small ResNet on digits, linearize it down to no ReLU at all, and compare with masks drawn at random.
 
-    So far this shows the pieces; it does not search or train yet, so the mask is drawn at random.
+    About three minutes on two cores. A demo that was interrupted goes on; one that is finished is shown again.
     """
-    splits = data.load("digits")
-    images, _ = next(iter(splits.loader("test", batch_size=8)))
-    torch.manual_seed(0)
-    network = models.create("small", num_classes=10, input_shape=splits.train.shape)
-    full = sites.count(network, images)
-    student = attach(network, images)
-    for module in sloped(student).values():
-        torch.nn.init.uniform_(module.slope)
-    mask = binarize(student, "10%")
-    masked = sites.count(mask.apply(network, images), images)
-    rows = table("site", "shape", "#ReLUs", "#kept", "#share")
-    for before, after in zip(full, masked, strict=True):
-        share = percent(after.count, before.count)
-        rows.add_row(before.name, spell(before.shape), f"{before.count:,}", f"{after.count:,}", share)
-    rows.add_section()
-    rows.add_row("total", "", f"{full.total:,}", f"{masked.total:,}", percent(masked.total, full.total), style="bold")
-    console.print("A small ResNet for 16×16 digits, masked to a tenth of its ReLUs.")
-    console.print("The network is not trained and the mask is drawn at random: so far the demo only counts and masks.\n")
+    recipe = _jobs.read_recipe("demo", None)
+    say = (lambda text: None) if as_json else console.print
+    say("A small ResNet reads 8×8 digits placed anywhere on a 16×16 canvas. A linear classifier gets about 20 % right.")
+    base_folder = output / "base"
+    if force or not (base_folder / "result.json").exists():
+        say("1. Train it with all its ReLUs.")
+        train("digits", base_folder, "small", None, None, None, recipe, 0, force)
+    base = _jobs.Base.open(base_folder, None)
+    whole = Run.open(base_folder).result
+    say(f"   {whole['total']:,} ReLUs, {whole['accuracy']['test']:.2f} % of the test images.")
+    say("2. Search with SNL which ReLUs it can do without: one search, all budgets. Finetune each.")
+    say("3. Do the same with as many ReLUs drawn at random.")
+    found: dict[str, list[dict[str, Any]]] = {}
+    with _jobs.progress_bar() as bar:
+        for method in ("snl", "random"):
+            job = make_job(base, recipe, 0, bar, method, "pixel", None, None, False, False)
+            found[method] = sweep(
+                job,
+                BUDGETS,
+                output,
+                base.spec(),
+                force=force,
+                on_run=lambda part: setattr(bar, "title", part),
+            )
+    frontier = [
+        {
+            "run": snl["run"],
+            "count": snl["count"],
+            "share": snl["count"] / snl["total"],
+            "accuracy": snl["accuracy"]["test"],
+            "random": random["accuracy"]["test"],
+        }
+        for snl, random in zip(found["snl"], found["random"], strict=True)
+    ]
+    if as_json:
+        print_json({"total": whole["total"], "accuracy": whole["accuracy"]["test"], "frontier": frontier})
+        return
+    _show(whole, frontier)
+
+
+def _show(whole: dict[str, Any], frontier: list[dict[str, Any]]) -> None:
+    rows = table("", "#ReLUs", "#kept", "#SNL, test %", "#random, test %", title="\nThe frontier")
+    rows.add_row("all", f"{whole['total']:,}", "100.0 %", f"{whole['accuracy']['test']:.2f}", "")
+    for row in frontier:
+        name = Path(row["run"]).name
+        share = percent(row["count"], whole["total"])
+        rows.add_row(name, f"{row['count']:,}", share, f"{row['accuracy']:.2f}", f"{row['random']:.2f}")
     console.print(rows)
-    console.print("\nYour own network: reluctant count --model package.module:factory --input 3x224x224")
+    folder = Path(frontier[0]["run"]).parent
+    example = frontier[2]["run"]
+    console.print(
+        f"\nThe runs are in {folder}: masks, weights, metrics. Look at one: reluctant evaluate {example} --part test"
+    )
+    console.print(f"Where its ReLUs are: reluctant count --arch small --input 1x16x16 --mask {example}/mask.safetensors")
+    console.print("\nYour own network, in Python (docs/your-model.md has all of it):")
+    console.print(
+        '    result = reluctant.linearize(model, budget="10%", train=train_loader, val=val_loader)', highlight=False
+    )

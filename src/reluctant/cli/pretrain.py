@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -14,6 +15,7 @@ from reluctant._finetune import pretrain as train_network
 from reluctant.cli import _jobs, _network
 from reluctant.cli._show import Json, console, print_json
 from reluctant.cli.data import DataDir
+from reluctant.recipes import Recipe
 from reluctant.runs import Run
 from reluctant.train import evaluate
 
@@ -36,6 +38,28 @@ def pretrain(
     For instance: reluctant pretrain --data digits --arch small --recipe laptop -o runs/base
     """
     chosen = _jobs.read_recipe(recipe, settings)
+    result = train(data, output, arch, model, arch_arg, data_dir, chosen, seed, force)
+    if as_json:
+        print_json(result)
+        return
+    scores = result["accuracy"]
+    console.print(
+        f"{output}: {result['total']:,} ReLUs, {scores['val']:.2f} % on validation, {scores['test']:.2f} % on test images"
+    )
+
+
+def train(
+    data: str,
+    output: Path,
+    arch: str | None,
+    model: str | None,
+    arch_arg: list[str] | None,
+    data_dir: Path | None,
+    chosen: Recipe,
+    seed: int,
+    force: bool,
+) -> dict[str, Any]:
+    """Train into a run folder, and return its result."""
     splits = _jobs.read_splits({"name": data}, data_dir)
     shape = splits.train.shape
     torch.manual_seed(seed)
@@ -72,9 +96,11 @@ def pretrain(
             "test": round(evaluate(trained, splits.loader("test", batch_size=_jobs.EVALUATION_BATCH), trainer=trainer), 3),
         }
         run.save_network(trained, None)
-        result = {"run": str(output), "total": total, "seconds": round(time.perf_counter() - began, 1), "accuracy": scores}
+        result: dict[str, Any] = {
+            "run": str(output),
+            "total": total,
+            "seconds": round(time.perf_counter() - began, 1),
+            "accuracy": scores,
+        }
         run.finish(result)
-    if as_json:
-        print_json(result)
-        return
-    console.print(f"{output}: {total:,} ReLUs, {scores['val']:.2f} % on validation, {scores['test']:.2f} % on test images")
+    return result
