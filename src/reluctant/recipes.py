@@ -81,6 +81,8 @@ class Search(_Section):
     """Of `anneal`: the target is B + (total − B)·(1 − progress)^curve."""
     rate: str = "constant"
     """Of `anneal`: how the learning rates go."""
+    may_return: bool = False
+    """Of `anneal`: whether a slope that was made linear may grow again."""
     steer_every: int = 10
     """Of `anneal`: steps between two looks at the count."""
 

@@ -29,17 +29,18 @@ class Steering:
         self._student, self._penalty, self._options = student, penalty, options
         self._budget, self._total = budget, size(student)
         self._modules = list(sloped(student).values())
-        self._step = 0
+        self._linear = [module.slope.detach() <= options.threshold for module in self._modules]
 
     def target(self, progress: float) -> int:
         """Return B + (total − B)·(1 − progress)^curve."""
         remaining = max(0.0, 1 - progress) ** self._options.curve
         return self._budget + int((self._total - self._budget) * remaining)
 
-    def __call__(self, progress: float) -> None:
+    def __call__(self, step: int, progress: float) -> None:
         """Look at the count every few steps and at the end, and act."""
-        self._step += 1
-        if self._step % self._options.steer_every and progress < 1:
+        if not self._options.may_return:
+            self._hold_linear_()
+        if step % self._options.steer_every and progress < 1:
             return
         target = self.target(progress)
         count = count_slopes(self._student, self._options.threshold)
@@ -47,6 +48,13 @@ class Steering:
         self._penalty.strength *= growth if count > target else 1 / growth
         if count > target:
             self._linearize_lowest_(count - target)
+
+    @torch.no_grad()
+    def _hold_linear_(self) -> None:
+        """Keep the slopes that are zero, and those that have come down to the threshold, at zero."""
+        for module, linear in zip(self._modules, self._linear, strict=True):
+            linear |= module.slope <= self._options.threshold
+            module.slope.masked_fill_(linear, 0.0)
 
     @torch.no_grad()
     def _linearize_lowest_(self, excess: int) -> None:

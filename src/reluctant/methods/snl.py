@@ -110,7 +110,7 @@ def search(
         look_at_passed(count)
         if on_epoch is not None:
             on_epoch(row)
-        if count <= relus and options.stop:  # line 4
+        if count <= relus and options.stop and steering is None:  # line 4
             break
     if progress.count > relus and options.stop:
         raise BudgetError(

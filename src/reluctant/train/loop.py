@@ -138,7 +138,7 @@ class Trainer:
         start: int = 0,
         rate: Rate | None = None,
         after_backward: Callable[[], None] | None = None,
-        after_step: Callable[[float], None] | None = None,
+        after_step: Callable[[int, float], None] | None = None,
     ) -> Iterator[Epoch]:
         """Train, and yield after every epoch; whoever iterates may look, change something, or stop.
 
@@ -152,13 +152,14 @@ class Trainer:
             start: the epoch to begin with, when resuming.
             rate: the learning rate's factor over the phase.
             after_backward: called when the gradients are there.
-            after_step: called with the progress, 0…1, when the parameters have changed.
+            after_step: called when the parameters have changed, with the steps done and the progress, 0…1.
         """
         accelerator = self.accelerator
         shared = self.share(batches) if isinstance(batches, Loader) else accelerator.prepare(batches)
         wrapped = accelerator.prepare_model(model)
         run: nn.Module = torch.compile(wrapped) if self._compile else wrapped  # type: ignore[assignment]
-        base_rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])  # goes into checkpoints with the rest of the optimizer
         steps = len(shared)  # type: ignore[arg-type]
         for number in range(start, epochs):
             self._seed(phase, number)
@@ -170,8 +171,8 @@ class Trainer:
             for step, batch in enumerate(shared):
                 if rate is not None:
                     factor = rate((number + step / steps) / epochs)
-                    for group, base in zip(optimizer.param_groups, base_rates, strict=True):
-                        group["lr"] = base * factor
+                    for group in optimizer.param_groups:
+                        group["lr"] = group["initial_lr"] * factor
                 inputs, targets = self.to_device(unpack(batch))
                 with self.autocast():
                     loss = objective(run, inputs, targets)
@@ -181,7 +182,7 @@ class Trainer:
                     after_backward()
                 optimizer.step()
                 if after_step is not None:
-                    after_step((number + (step + 1) / steps) / epochs)
+                    after_step(number * steps + step + 1, (number + (step + 1) / steps) / epochs)
                 total += loss.detach() * len(targets)
                 seen += len(targets)
                 if self._advance is not None:
@@ -189,8 +190,6 @@ class Trainer:
             self._same_buffers_(model)
             mean = self._mean_loss(total, seen, phase, number)
             yield Epoch(number, mean, optimizer.param_groups[0]["lr"], time.perf_counter() - began)
-        for group, base in zip(optimizer.param_groups, base_rates, strict=True):
-            group["lr"] = base
 
     def _seed(self, phase: str, number: int) -> None:
         """Make an epoch's random numbers its own; each process draws others."""

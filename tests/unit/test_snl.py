@@ -1,0 +1,242 @@
+import pytest
+import torch
+from torch import nn
+
+from reluctant import attach, errors, finetune, sloped
+from reluctant.mask import MaskedReLU, count_slopes
+from reluctant.methods import snl
+from reluctant.methods.anneal import Steering
+from reluctant.recipes import Finetune, Search
+from reluctant.train import Penalty, Trainer
+from tests import toys
+
+
+def search(options, budget=60, student=None, **more):
+    model = toys.toy()
+    student = student or attach(model, toys.examples(2)[0])
+    return snl.search(
+        student, teacher=model, train=toys.batches(), budget=budget, options=options, trainer=Trainer(), **more
+    )
+
+
+def paper(**options):
+    return Search(**({"schedule": "paper", "epochs": 60, "lr": 1e-3, "slope_lr": 3e-2, "penalty": 1e-2} | options))
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """Let the counts that the search sees be given by a test."""
+
+    def give(sequence):
+        values = iter(sequence)
+        monkeypatch.setattr(snl, "count_slopes", lambda student, threshold: next(values))
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("rule", "first", "seen", "grown"),
+    [
+        ("lowest", 0, [120, 120, 110, 115, 109, 90, 20], [0, 1, 0, 1, 0, 0, 0]),
+        ("previous", 0, [120, 120, 110, 115, 114, 90, 20], [0, 1, 0, 1, 0, 0, 0]),
+        ("lowest", 0, [120, 120, 110, 115, 114, 90, 20], [0, 1, 0, 1, 1, 0, 0]),
+        ("lowest", 3, [127, 127, 127, 127, 127, 90, 20], [0, 0, 0, 1, 1, 0, 0]),
+    ],
+    ids=["lowest", "previous", "lowest is stricter", "only from an epoch on"],
+)
+def test_the_penalty_grows_exactly_when_the_rule_says(counts, rule, first, seen, grown):
+    counts(seen)
+    found = search(paper(grow_unless=rule, grow_from=first, growth=2.0, penalty=1.0), budget=60)
+    used = [row["penalty"] for row in found.history]
+    expected = [1.0]
+    for growth in grown[:-1]:
+        expected.append(expected[-1] * (2.0 if growth else 1.0))
+    assert used == expected
+    assert [row["count"] for row in found.history] == seen
+
+
+def test_the_loop_stops_at_the_budget():
+    found = search(paper())
+    reached = [row["count"] for row in found.history]
+    assert reached[-1] <= 60
+    assert all(count > 60 for count in reached[:-1])
+    assert found.mask.count == 60
+
+
+def test_a_budget_that_is_met_needs_no_search():
+    assert search(paper(), budget=127).history == []
+
+
+def test_a_budget_not_reached_says_the_count():
+    with pytest.raises(
+        errors.BudgetError, match=r"after 2 epochs 127 ReLUs are left and the budget is 60; go on with more"
+    ):
+        search(paper(epochs=2, penalty=0.0))
+
+
+def test_the_constant_run_tracks_the_count_to_the_end():
+    found = search(paper(stop=False, growth=1.0, epochs=12))
+    assert len(found.history) == 12
+    assert {row["penalty"] for row in found.history} == {1e-2}
+    assert found.mask.count == 60
+
+
+def test_the_papers_threshold_can_be_had():
+    student = attach(toys.toy(), toys.examples(2)[0])
+    found = search(paper(exact=False), student=student)
+    assert found.mask.count == count_slopes(student) <= 60
+
+
+def test_weights_and_slopes_are_moved_by_one_optimizer_with_the_penalty_before_its_moments():
+    model = toys.toy()
+    student = attach(model, toys.examples(2)[0])
+    x, y = toys.examples(16)
+    reference = attach(model, toys.examples(2)[0]).train()
+    optimizer = torch.optim.Adam(reference.parameters(), lr=1e-2)
+    for _ in range(3):
+        penalty = 0.1 * sum(module.slope.abs().sum() for module in sloped(reference).values())
+        torch.manual_seed(0)
+        loss = nn.functional.cross_entropy(reference(x), y) + penalty
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    class SameDropout(Trainer):
+        def _seed(self, phase, number):
+            torch.manual_seed(0)
+
+    options = Search(schedule="paper", epochs=3, lr=1e-2, penalty=0.1, growth=1.0, stop=False)
+    snl.search(student, teacher=None, train=[(x, y)], budget=60, options=options, trainer=SameDropout())
+    expected = dict(reference.named_parameters())
+    for name, parameter in student.named_parameters():
+        torch.testing.assert_close(parameter, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_found_carries_the_searched_weights():
+    student = attach(toys.toy(), toys.examples(2)[0])
+    found = search(toys.recipe().search, student=student)
+    assert not torch.equal(found.model.a.weight, toys.toy().a.weight)
+    assert torch.equal(found.model.a.weight, student.a.weight)
+    assert torch.equal(found.model.bn.running_mean, student.bn.running_mean)
+    assert not any(isinstance(module, nn.Module) and hasattr(module, "slope") for module in found.model.modules())
+
+
+@pytest.mark.parametrize("granularity", ["pixel", "channel", "layer"])
+@pytest.mark.parametrize("by_relus", [False, True])
+def test_budgets_are_in_relus_for_every_granularity(granularity, by_relus):
+    student = attach(toys.toy(), toys.examples(2)[0], granularity=granularity)
+    found = search(toys.recipe(penalty_by_relus=by_relus).search, budget=70, student=student)
+    assert found.history[-1]["count"] <= 70
+    assert found.mask.count <= 70
+    smallest = {"pixel": 1, "channel": 1, "layer": 7}[granularity]
+    assert found.mask.count > 70 - 60 or smallest == 7
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 7])
+@pytest.mark.parametrize("budget", [0, 13, 100])
+@pytest.mark.parametrize("may_return", [False, True])
+def test_anneal_ends_at_its_epoch_and_its_budget(epochs, budget, may_return):
+    found = search(toys.recipe(epochs=epochs, may_return=may_return).search, budget=budget)
+    assert len(found.history) == epochs
+    assert found.history[-1]["count"] <= budget
+    assert found.mask.count == budget
+
+
+def test_anneal_keeps_the_count_at_its_falling_target():
+    options = toys.recipe(epochs=6, steer_every=1).search
+    student = attach(toys.toy(), toys.examples(2)[0])
+    steering = Steering(student, Penalty(sloped(student), 1e-5), 20, options)
+    assert [steering.target(progress) for progress in (0, 0.5, 1)] == [127, 20 + 107 // 8, 20]
+    found = search(options, budget=20)
+    for row in found.history:
+        assert row["count"] <= steering.target((row["epoch"] + 1) / 6)
+
+
+def test_anneal_takes_the_lowest_slopes_first():
+    student = attach(toys.toy(), toys.examples(2)[0])
+    options = toys.recipe(steer_every=1, curve=1.0).search
+    with torch.no_grad():
+        for module in sloped(student).values():
+            module.slope.uniform_(0.1, 1.0)
+    before = torch.cat([module.slope.detach().flatten() for module in sloped(student).values()])
+    Steering(student, Penalty(sloped(student), 1e-5), 27, options)(1, 0.5)
+    after = torch.cat([module.slope.detach().flatten() for module in sloped(student).values()])
+    assert (after == 0).sum() == 50
+    assert before[after == 0].max() <= before[after > 0].min()
+
+
+def test_linear_slopes_return_only_where_they_may():
+    def lowest_counts(may_return):
+        student = attach(toys.toy(), toys.examples(2)[0])
+        options = toys.recipe(may_return=may_return, steer_every=100, penalty=0.0).search
+        steering = Steering(student, Penalty(sloped(student), 0.0), 0, options)
+        with torch.no_grad():
+            for module in sloped(student).values():
+                module.slope.zero_()
+        steering(1, 0.1)
+        with torch.no_grad():
+            for module in sloped(student).values():
+                module.slope.add_(0.5)
+        steering(2, 0.2)
+        return count_slopes(student)
+
+    assert lowest_counts(may_return=False) == 0
+    assert lowest_counts(may_return=True) == 127
+
+
+def test_unknown_schedule():
+    with pytest.raises(errors.OptionError, match="did you mean 'anneal'"):
+        search(Search(schedule="aneal"))
+
+
+def test_zero_out_makes_what_is_left_zero():
+    student = attach(toys.toy(), toys.examples(2)[0], zero_out=True)
+    found = search(toys.recipe().search, budget=30, student=student)
+    assert found.mask.zero_out
+    features = found.model.relu(torch.randn(3, 5, 4, 3))
+    assert torch.equal(features != 0, (features > 0) & found.mask["relu"])
+
+
+def test_frozen_masks_do_not_move_by_a_bit():
+    found = search(toys.recipe().search, budget=30)
+    before = {site: tensor.clone() for site, tensor in found.model.state_dict().items() if site.endswith("mask")}
+    assert before
+    options = Finetune(epochs=3, lr=0.1, weight_decay=0.5)
+    tuned = finetune(found.model, teacher=toys.toy(), train=toys.batches(), val=toys.batches(seed=1), options=options)
+    for name, value in tuned.state_dict().items():
+        if name in before:
+            assert torch.equal(value, before[name])
+    kinds = [type(tuned.get_submodule(site)) for site in found.mask]
+    assert MaskedReLU in kinds
+    assert not torch.equal(tuned.a.weight, found.model.a.weight)
+
+
+def test_finetuning_returns_the_best_epoch_by_validation():
+    found = search(toys.recipe().search, budget=30)
+    scores = iter([10.0, 30.0, 20.0, 5.0])
+    seen = []
+
+    def on_epoch(row):
+        seen.append(row["val"])
+
+    last = []
+    options = Finetune(epochs=4, lr=1e-2)
+    tuned = finetune(
+        found.model,
+        teacher=None,
+        train=toys.batches(),
+        val=[toys.examples(8)],
+        options=options,
+        metric=lambda out, target: next(scores),
+        on_epoch=on_epoch,
+    )
+    assert seen == [10.0, 30.0, 20.0, 5.0]
+    two = finetune(
+        found.model,
+        teacher=None,
+        train=toys.batches(),
+        options=options,
+        on_epoch=lambda row: last.append(row["loss"]),
+    )
+    assert not torch.equal(tuned.a.weight, two.a.weight)
+    assert len(last) == 4
