@@ -19,7 +19,7 @@ class _Section:
         for each in fields(self):
             value = _converted(getattr(self, each.name), hints[each.name], each.name)
             object.__setattr__(self, each.name, value)
-            _check(each.name, value)
+            _check(type(self).__name__, each.name, value)
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Search(_Section):
     batch_size: int = 128
     lr: float = 1e-3
     slope_lr: float | None = None
-    """Of the slopes; None: that of the schedule, 1e-3 for `paper`."""
+    """Of the slopes; none: `lr` for `paper`, three times that for `anneal`."""
     weight_decay: float = 0.0
-    penalty: float = 1e-5
-    """λ to begin with."""
+    penalty: float | None = None
+    """λ to begin with; none: 1e-5 for `paper`, 1e-4 for `anneal`."""
     growth: float = 1.1
     """κ."""
     grow_from: int = 5
@@ -85,6 +85,16 @@ class Search(_Section):
     """Of `anneal`: whether a slope that was made linear may grow again."""
     steer_every: int = 10
     """Of `anneal`: steps between two looks at the count."""
+
+    @property
+    def first_penalty(self) -> float:
+        """λ to begin with, also where the recipe leaves it to the schedule."""
+        return self.penalty if self.penalty is not None else {"paper": 1e-5, "anneal": 1e-4}[self.schedule]
+
+    @property
+    def rate_of_slopes(self) -> float:
+        """The slopes' learning rate, also where the recipe leaves it to the schedule."""
+        return self.slope_lr if self.slope_lr is not None else self.lr * {"paper": 1, "anneal": 3}[self.schedule]
 
 
 @dataclass(frozen=True)
@@ -246,15 +256,24 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
 
 _POSITIVE = {"batch_size", "lr", "slope_lr", "temperature", "curve", "steer_every", "growth"}
 _NOT_NEGATIVE = {"epochs", "momentum", "weight_decay", "penalty", "grow_from", "distill", "threshold"}
-_CHOICES = {"grow_unless": ("lowest", "previous"), "precision": ("float32", "bfloat16")}
+_RATES = ("constant", "cosine", "steps", "onecycle")
+_CHOICES = {
+    "Training.precision": ("float32", "bfloat16"),
+    "Pretrain.schedule": _RATES,
+    "Search.schedule": ("anneal", "paper"),
+    "Search.rate": _RATES,
+    "Search.grow_unless": ("lowest", "previous"),
+    "Finetune.schedule": _RATES,
+}
 
 
-def _check(name: str, value: Any) -> None:
+def _check(section: str, name: str, value: Any) -> None:
     if value is None:
         return
     if name in _POSITIVE and not value > 0:
         raise OptionError(f"{name} is {value}; pass a number above 0")
     if name in _NOT_NEGATIVE and not value >= 0:
         raise OptionError(f"{name} is {value}; pass 0 or more")
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise unknown(name, value, _CHOICES[name])
+    choices = _CHOICES.get(f"{section}.{name}")
+    if choices and value not in choices:
+        raise unknown(f"{section.lower()}.{name}", value, choices)

@@ -127,6 +127,7 @@ class Run:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            file.close()
             raise RunError(f"another process is at work in {self.folder}; wait for it, or pass another folder") from None
         return file
 

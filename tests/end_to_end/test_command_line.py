@@ -203,10 +203,3 @@ def test_data_of_digits(reluctant):
     ran = reluctant("data", "digits", "--json")
     assert json.loads(ran.stdout)["images"] == {"train": 5028, "val": 720, "test": 1440}
     assert "5,028" in reluctant("data", "digits").stdout
-
-
-def test_demo_counts_and_masks(reluctant):
-    ran = reluctant("demo")
-    assert ran.returncode == 0, ran.stderr
-    assert "14,336" in ran.stdout
-    assert "1,433" in ran.stdout

@@ -19,6 +19,7 @@ BUDGETS = (3000, 1000, 500, 200, 50, 0)
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs go.")] = Path("runs/demo"),
+    settings: _jobs.Settings = None,
     force: _jobs.Force = False,
     as_json: Json = False,
 ) -> None:
@@ -26,7 +27,7 @@ def demo(
 
     About three minutes on two cores. A demo that was interrupted goes on; one that is finished is shown again.
     """
-    recipe = _jobs.read_recipe("demo", None)
+    recipe = _jobs.read_recipe("demo", settings)
     say = (lambda text: None) if as_json else console.print
     say("A small ResNet reads 8×8 digits placed anywhere on a 16×16 canvas. A linear classifier gets about 20 % right.")
     base_folder = output / "base"

@@ -67,3 +67,5 @@ class Steering:
         values[order[before < excess]] = 0.0
         for module, part in zip(self._modules, values.split([m.slope.numel() for m in self._modules]), strict=True):
             module.slope.copy_(part.reshape(module.slope.shape))
+        if not self._options.may_return:
+            self._hold_linear_()

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from reluctant.budget import Budget, parse
-from reluctant.errors import BudgetError, unknown
+from reluctant.errors import BudgetError
 from reluctant.mask import binarize, count_slopes
 from reluctant.methods import anneal
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
@@ -71,13 +71,13 @@ def search(
     trainer = trainer or Trainer()
     relus = parse(budget, size(student))
     trainer.place_(student)
-    penalty = Penalty(sloped(student), options.penalty, by_relus=options.penalty_by_relus)
+    penalty = Penalty(sloped(student), options.first_penalty, by_relus=options.penalty_by_relus)
     optimizer = _optimizer(student, options)  # Alg. 1, line 3: weights and slopes together
     objective = Objective(
         loss or F.cross_entropy, _placed(teacher, trainer), temperature=options.temperature, weight=options.distill
     )
-    steering = _steering(student, penalty, relus, options)
     progress = _Progress(student, optimizer, penalty, checkpoint)
+    steering = _steering(student, penalty, relus, options)
     waiting = sorted((b for b in passing if b > relus), reverse=True)
 
     def look_at_passed(now: int) -> None:
@@ -165,7 +165,7 @@ def _optimizer(student: nn.Module, options: Search) -> torch.optim.Optimizer:
     relaxed = [module.slope for module in sloped(student).values()]
     mine = set(map(id, relaxed))
     weights = [p for p in student.parameters() if id(p) not in mine and p.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": weights}, {"params": relaxed, "lr": options.slope_lr or options.lr}]
+    groups: list[dict[str, Any]] = [{"params": weights}, {"params": relaxed, "lr": options.rate_of_slopes}]
     return torch.optim.Adam(groups, lr=options.lr, weight_decay=options.weight_decay)
 
 
@@ -174,6 +174,4 @@ def _placed(teacher: nn.Module | None, trainer: Trainer) -> nn.Module | None:
 
 
 def _steering(student: nn.Module, penalty: Penalty, relus: int, options: Search) -> anneal.Steering | None:
-    if options.schedule not in ("paper", "anneal"):
-        raise unknown("search schedule", options.schedule, ("anneal", "paper"))
     return anneal.Steering(student, penalty, relus, options) if options.schedule == "anneal" else None

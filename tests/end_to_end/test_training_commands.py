@@ -1,0 +1,172 @@
+"""Pretrain, import, linearize, sweep and evaluate as a person runs them, on very little of `digits`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from reluctant import Mask, load, models
+
+QUICK = ["pretrain.epochs=1", "pretrain.schedule=onecycle", "search.epochs=2", "finetune.epochs=1", "finetune.lr=0.01"]
+SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
+BIN = Path(sys.executable).with_name("reluctant")
+
+
+def reluctant(*arguments, ok=True, **options):
+    ran = subprocess.run([BIN, *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
+    assert (ran.returncode == 0) == ok, ran.stderr
+    return ran
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "base"
+    arch = ["--arch", "mlp", "--arch-arg", "hidden=[3000,1000]"]
+    ran = reluctant("pretrain", "--data", "digits", *arch, "-o", folder, *SETTINGS, "--json")
+    assert json.loads(ran.stdout)["total"] == 4000
+    return folder
+
+
+def test_linearize_and_evaluate(base, tmp_path):
+    out = tmp_path / "out"
+    ran = reluctant("linearize", base, "--budget", "10%", "-o", out, *SETTINGS, "--json")
+    printed = json.loads(ran.stdout)
+    keys = ["run", "total", "budget", "count", "granularity", "method", "schedule", "search_epochs", "seconds", "accuracy"]
+    assert list(printed) == keys
+    assert (printed["count"], printed["budget"], printed["search_epochs"]) == (400, 400, 2)
+    assert {"base", "val", "test"} <= set(printed["accuracy"])
+    loaded = load(out)
+    assert loaded.mask.count == 400
+    ran = reluctant("evaluate", base, out, "--part", "test", "--json")
+    base_row, row = json.loads(ran.stdout)
+    assert row["accuracy"] == pytest.approx(printed["accuracy"]["test"], abs=0.01)
+    assert (base_row["count"], row["count"]) == (4000, 400)
+    again = reluctant("linearize", base, "--budget", "10%", "-o", out, *SETTINGS, ok=False)
+    assert again.returncode == 2
+    assert "holds a finished run" in again.stderr
+
+
+def test_a_killed_process_loses_at_most_an_epoch(base, tmp_path):
+    command = ["linearize", base, "--budget", "500", *SETTINGS, "--set", "search.epochs=4", "--set", "finetune.epochs=3"]
+    reluctant(*command, "-o", tmp_path / "whole")
+    for wanted in ("search.ckpt", "finetune.ckpt"):
+        process = subprocess.Popen([BIN, *map(str, command), "-o", tmp_path / "run"], stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / wanted).exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "run" / "result.json").exists()
+    reluctant(*command, "-o", tmp_path / "run")
+    assert Mask.load(tmp_path / "run" / "mask.safetensors") == Mask.load(tmp_path / "whole" / "mask.safetensors")
+    whole, run = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "run"))
+    assert run["accuracy"] == whole["accuracy"]
+    assert run["search_epochs"] == 4
+
+
+def test_sweep_with_one_search_and_with_variations(base, tmp_path):
+    command = ["sweep", base, "--budgets", "5%,0,2000", *SETTINGS, "-o", tmp_path / "sweep"]
+    rows = json.loads(reluctant(*command, "--json").stdout)
+    assert [row["count"] for row in rows] == [2000, 200, 0]
+    assert {path.name for path in (tmp_path / "sweep").iterdir()} == {"snl-2000", "snl-200", "snl-0", "snl-search"}
+    masks = [Mask.load(tmp_path / "sweep" / f"snl-{count}" / "mask.safetensors") for count in (0, 200, 2000)]
+    assert masks[0] <= masks[1]
+    again = json.loads(reluctant(*command, "--json").stdout)
+    assert again == rows
+    table = reluctant(*command).stdout
+    assert "2,000" in table
+    vary = ["sweep", base, "--budgets", "300", *SETTINGS, "--vary", "penalty=1e-5,1e-3", "-o", tmp_path / "vary", "--json"]
+    rows = json.loads(reluctant(*vary).stdout)
+    assert [row["varied"] for row in rows] == [{"penalty": "1e-5"}, {"penalty": "1e-3"}]
+    assert all(row["count"] == 300 for row in rows)
+
+
+def test_each_budget_can_be_searched_for_anew(base, tmp_path):
+    command = [
+        "sweep",
+        base,
+        "--budgets",
+        "100,300",
+        "--each",
+        *SETTINGS,
+        "-o",
+        tmp_path / "each",
+        "--granularity",
+        "channel",
+    ]
+    rows = json.loads(reluctant(*command, "--json").stdout)
+    assert [row["search_epochs"] for row in rows] == [2, 2]
+    assert all(row["count"] <= row["budget"] and row["granularity"] == "channel" for row in rows)
+
+
+def test_demo(tmp_path):
+    ran = reluctant("demo", "-o", tmp_path / "demo", *SETTINGS, "--json")
+    printed = json.loads(ran.stdout)
+    counts = [row["count"] for row in printed["frontier"]]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == 0
+    assert (tmp_path / "demo" / "base" / "model.safetensors").exists()
+    for count in counts:
+        for method in ("snl", "random"):
+            assert Mask.load(tmp_path / "demo" / f"{method}-{count}" / "mask.safetensors").count == count
+    shown = reluctant("demo", "-o", tmp_path / "demo", *SETTINGS).stdout
+    assert "The frontier" in shown
+    assert "reluctant.linearize(model" in shown
+
+
+def test_import(tmp_path):
+    torch.manual_seed(3)
+    net = models.create("small", input_shape=(1, 16, 16))
+    torch.save({"state_dict": {f"module.{k}": v for k, v in net.state_dict().items()}}, tmp_path / "net.th")
+    command = [
+        "import",
+        "--arch",
+        "small",
+        "--weights",
+        tmp_path / "net.th",
+        "--data",
+        "digits",
+        "--mean",
+        "0.1",
+        "--std",
+        "0.3",
+    ]
+    reluctant(*command, "-o", tmp_path / "run")
+    assert torch.equal(load_file(tmp_path / "run" / "model.safetensors")["fc.weight"], net.fc.weight)
+    spec = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert spec["data"]["mean"] == [0.1]
+    ran = reluctant("linearize", tmp_path / "run", "-b", "9", "-o", tmp_path / "out", *SETTINGS, "--scratch", "--zero-out")
+    assert "9 of 14,336 ReLUs" in ran.stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["linearize", "{base}", "--budget", "0.1"], '"10%"'),
+        (["linearize", "{base}", "--budget", "5", "--set", "search.epoch=3"], "did you mean 'search.epochs'"),
+        (["linearize", "{base}", "--budget", "5", "--set", "epochs"], "pass key=value"),
+        (["linearize", "{base}", "--budget", "5", "--method", "snlx"], "did you mean 'snl'"),
+        (["linearize", "{base}", "--budget", "5", "--granularity", "pixels"], "did you mean 'pixel'"),
+        (["linearize", "{base}", "--budget", "5", "--schedule", "papers"], "did you mean 'paper'"),
+        (["linearize", "nowhere", "--budget", "5"], "is not a run folder"),
+        (["linearize", "{base}", "--budget", "5", "--recipe", "labtop"], "did you mean 'laptop'"),
+        (["sweep", "{base}", "--budgets", "5", "--vary", "penalty"], "pass key=value,value"),
+        (["sweep", "{base}", "--budgets", "5", "--vary", "penaltie=1,2"], "did you mean 'penalty'"),
+        (["pretrain", "--data", "digits", "--arch", "smal"], "did you mean 'small'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_input(base, tmp_path, arguments, said):
+    arguments = [argument.format(base=base) for argument in arguments]
+    ran = reluctant(*arguments, "-o", tmp_path / "out", ok=False)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
