@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reluctant._trace import line_of_user_code
+from reluctant._tracer import line_of_user_code
 
 # aten operation → the name people know it by. An operation that is not here is affine, or moves data, or multiplies.
 _KINDS = {

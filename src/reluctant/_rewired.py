@@ -10,7 +10,8 @@ from typing import Any
 from torch import fx, nn
 from torch.nn import functional as F
 
-from reluctant._trace import Trace, module_paths
+from reluctant._trace import Trace
+from reluctant._tracer import module_paths
 from reluctant.errors import ModelError
 
 

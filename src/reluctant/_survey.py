@@ -19,8 +19,9 @@ from torch.utils import _pytree as pytree
 from reluctant._example import Example, arguments, batch_size, describe
 from reluctant._observe import Observed, Observer, Place, visible_attention
 from reluctant._rewired import Rewired
-from reluctant._trace import Trace, first_line, is_site, module_paths, named_inputs, trace
-from reluctant.errors import ExampleError, ModelError, TraceError
+from reluctant._trace import Trace, trace
+from reluctant._tracer import is_site, module_paths, named_inputs
+from reluctant.errors import ExampleError, ModelError, TraceError, first_line
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from reluctant._linearize import Job, begin, run_job
+from reluctant._job import Job
+from reluctant._linearize import begin, run_job
 from reluctant.budget import Budget, parse
 from reluctant.methods.found import Found
 from reluctant.runs import Run

@@ -86,3 +86,12 @@ def unknown(what: str, got: str, known: Iterable[str]) -> OptionError:
     near = get_close_matches(got, names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
     return OptionError(f"unknown {what} '{got}'; {hint}known: {', '.join(names)}")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, for a sentence of ours to quote.
+
+    >>> first_line(OSError("no room\\nreally none"))
+    'no room'
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from math import prod
 from pathlib import Path
 
 import torch
@@ -19,18 +17,13 @@ from reluctant import _ops
 from reluctant._example import Example, spell
 from reluctant._files import replacing
 from reluctant._rewired import put_at_site, replace_sites
-from reluctant._trace import module_paths
-from reluctant.budget import Budget, parse
-from reluctant.errors import BudgetError, ExampleError, MaskError, MaskMismatch
+from reluctant._tracer import module_paths
+from reluctant.errors import ExampleError, MaskError, MaskMismatch
 from reluctant.sites import survey
-from reluctant.slopes import FixedReLU, Granularity, SlopedReLU, left_alone, shapes, size, sloped
-
-log = logging.getLogger(__name__)
+from reluctant.slopes import FixedReLU, Granularity, SlopedReLU, shapes
 
 FORMAT = "reluctant.mask"
 VERSION = 1
-THRESHOLD = 0.01
-"""ε of the paper: a slope above it counts as a ReLU."""
 
 
 class Mask(Mapping[str, Tensor]):
@@ -271,92 +264,6 @@ class MaskedReLU(nn.Module):
     def extra_repr(self) -> str:
         """Show how much is kept."""
         return f"{spell(tuple(self.mask.shape))}, {self.count} kept" + (", zero_out" if self.zero_out else "")
-
-
-def count_slopes(model: nn.Module, threshold: float = THRESHOLD) -> int:
-    """Count the ReLUs whose slope is above the threshold, and those of the sites left alone."""
-    alone = sum(prod(shape) for shape in left_alone(model).values())
-    return alone + sum(int((m.slope > threshold).sum()) * m.governs for m in sloped(model).values())
-
-
-def binarize(
-    model: nn.Module,
-    budget: Budget,
-    *,
-    exact: bool = True,
-    threshold: float = THRESHOLD,
-    values: Mapping[str, Tensor] | None = None,
-) -> Mask:
-    """Decide for every ReLU of a network with slopes whether it is kept, within the budget.
-
-    By default the highest slopes fill the budget exactly: all of it with pixels, so that the masks of falling budgets
-    nest; with channels and layers until none that is left still fits. Equal slopes are taken in the order of the calls.
-    With `exact=False` it is the paper's rule, c ← 1(c > ε), which leaves some of the budget unused.
-
-    Args:
-        model: a network made by `attach`.
-        budget: the most ReLUs to keep, those of the sites left alone included.
-        exact: fill the budget.
-        threshold: ε.
-        values: scores of one's own to choose by, in the shape of the slopes, instead of the slopes.
-
-    Returns:
-        The mask, with count ≤ budget.
-
-    Raises:
-        BudgetError: the budget is invalid, is less than what was left alone or, without `exact`, is not yet met.
-
-    Example:
-        >>> from reluctant import attach
-        >>> student = attach(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.zeros(1, 4))
-        >>> _ = student.get_submodule("1").slope.data.copy_(torch.tensor([0.2, 0.9, 0.5]))
-        >>> binarize(student, 2)["1"]
-        tensor([False,  True,  True])
-    """
-    modules, alone = sloped(model), left_alone(model)
-    kept_alone = sum(prod(shape) for shape in alone.values())
-    relus = parse(budget, size(model))
-    if relus < kept_alone:
-        raise BudgetError(
-            f"budget {relus} is below the {kept_alone} ReLUs that stay ({', '.join(list(alone)[:3])}…); pass at least that"
-        )
-    scores = torch.cat([(values or {}).get(s, m.slope).detach().flatten().float().cpu() for s, m in modules.items()])
-    if scores.isnan().any():
-        raise MaskError("some slopes are NaN: the search has diverged; lower its learning rate or its penalty")
-    if exact and 0 < relus < size(model) and len(scores) > 1 and bool((scores == scores[0]).all()):
-        log.warning("all slopes are equal, so the first ReLUs are kept; search before you binarize")
-    weights = torch.cat([torch.full((m.slope.numel(),), m.governs) for m in modules.values()])
-    keep = _fill(scores, weights, relus - kept_alone) if exact else scores > threshold
-    reached = int(weights[keep].sum()) + kept_alone
-    if reached > relus:
-        raise BudgetError(f"{reached} slopes are above {threshold:g}, more than the budget of {relus}; search on")
-    parts = dict(zip(modules, keep.split([m.slope.numel() for m in modules.values()]), strict=True))
-    tensors = {
-        site: parts[site].reshape(modules[site].slope.shape).expand(shape)
-        if site in modules
-        else torch.ones(shape, dtype=torch.bool)
-        for site, shape in shapes(model).items()
-    }
-    first = next(iter(modules.values()))
-    if relus and not keep.any():
-        log.warning(
-            "no %s fits into the budget of %d, so the mask is empty; use a finer granularity", first.granularity, relus
-        )
-    return Mask(tensors, granularity=first.granularity, zero_out=first.zero_out)
-
-
-def _fill(values: Tensor, weights: Tensor, budget: int) -> Tensor:
-    """Take the highest values as long as they fit; one that does not fit is passed over, and lower ones tried."""
-    keep = torch.zeros_like(values, dtype=torch.bool)
-    order = values.sort(descending=True, stable=True).indices
-    if bool((weights == 1).all()):
-        keep[order[:budget]] = True
-        return keep
-    for index, weight in zip(order.tolist(), weights[order].tolist(), strict=True):
-        if weight <= budget:
-            keep[index] = True
-            budget -= weight
-    return keep
 
 
 def _check_format(path: str | Path, metadata: Mapping[str, str]) -> None:

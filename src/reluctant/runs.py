@@ -30,7 +30,7 @@ from torch import nn
 
 from reluctant import recipes
 from reluctant._files import replacing
-from reluctant.errors import RunError
+from reluctant.errors import RunError, first_line
 from reluctant.mask import Mask
 from reluctant.recipes import Recipe
 
@@ -146,7 +146,7 @@ class Run:
                 if previous.exists()
                 else "begin again with --force"
             )
-            raise RunError(f"the checkpoint {path} is damaged ({_first_line(error)}); {to_do}") from error
+            raise RunError(f"the checkpoint {path} is damaged ({first_line(error)}); {to_do}") from error
         self._drop_metrics(phase, state["epoch"])
         return state
 
@@ -162,7 +162,7 @@ class Run:
                     os.link(path, previous)
         except (OSError, RuntimeError) as error:
             raise RunError(
-                f"the checkpoint {path} cannot be written ({_first_line(error)}); the one before it is intact, "
+                f"the checkpoint {path} cannot be written ({first_line(error)}); the one before it is intact, "
                 "so give the same command again when there is room"
             ) from error
 
@@ -194,7 +194,7 @@ class Run:
             with replacing(self.folder / f"{name}.safetensors") as part:
                 save_model(model, str(part))
         except (OSError, SafetensorError) as error:
-            raise RunError(f"the network cannot be written to {self.folder}: {_first_line(error)}") from error
+            raise RunError(f"the network cannot be written to {self.folder}: {first_line(error)}") from error
 
     def load_tensors_(self, model: nn.Module, name: str = "model") -> None:
         """Read the tensors of a network of the same architecture and mask into it."""
@@ -204,7 +204,7 @@ class Run:
         try:
             load_model(model, path)
         except (OSError, SafetensorError, RuntimeError) as error:
-            raise RunError(f"{path} is damaged or of another network: {_first_line(error)}") from error
+            raise RunError(f"{path} is damaged or of another network: {first_line(error)}") from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the figures, and remove the checkpoints."""
@@ -274,7 +274,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return ran.stdout.strip()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

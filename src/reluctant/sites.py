@@ -14,7 +14,7 @@ from torch import nn
 from reluctant._example import Example
 from reluctant._observe import Observed
 from reluctant._survey import Surveyed, look
-from reluctant._trace import module_paths
+from reluctant._tracer import module_paths
 from reluctant.errors import NoReLUError, OptionError
 
 Patterns = str | nn.Module | Iterable[str | nn.Module] | None

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from reluctant import attach, binarize, count, errors, sloped
-from reluctant.mask import count_slopes
+from reluctant._binarize import count_slopes
 from reluctant.slopes import SlopedReLU, left_alone
 from tests import nets
 

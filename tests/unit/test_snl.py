@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from reluctant import attach, errors, finetune, sloped
-from reluctant.mask import MaskedReLU, count_slopes
+from reluctant._binarize import count_slopes
+from reluctant.mask import MaskedReLU
 from reluctant.methods import snl
 from reluctant.methods.anneal import Steering
 from reluctant.recipes import Finetune, Search

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 from reluctant import data, recipes
-from reluctant._linearize import Batches
+from reluctant._job import Batches
 from reluctant._load import load, make
 from reluctant.cli._show import messages
 from reluctant.data import Splits

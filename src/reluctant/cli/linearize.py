@@ -9,7 +9,8 @@ import torch
 import typer
 
 from reluctant import methods
-from reluctant._linearize import Job, begin, run_job
+from reluctant._job import Job
+from reluctant._linearize import begin, run_job
 from reluctant.cli import _jobs
 from reluctant.cli._show import Json, console, print_json
 from reluctant.cli.data import DataDir

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from reluctant.errors import DataError
+from reluctant.errors import DataError, first_line
 
 Array = np.ndarray[Any, Any]
 Part = tuple[Array, Array]
@@ -63,7 +63,7 @@ def _parquet_part(files: Sequence[Path], label: str) -> tuple[Part, tuple[str, .
         try:
             table = pq.read_table(file)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{file} is damaged or not a parquet file ({_first(error)}); fetch it again") from error
+            raise DataError(f"{file} is damaged or not a parquet file ({first_line(error)}); fetch it again") from error
         image = next((c for c in ("img", "image") if c in table.column_names), None)
         column = label if label in table.column_names else None
         if image is None or column is None:
@@ -122,7 +122,7 @@ def _unpickled(path: Path) -> dict[bytes, Any]:
         with path.open("rb") as file:
             content = _NumbersOnly(file, encoding="bytes").load()
     except Exception as error:  # a damaged pickle can fail in any way
-        raise DataError(f"{path} is damaged or not an official batch ({_first(error)}); fetch it again") from error
+        raise DataError(f"{path} is damaged or not an official batch ({first_line(error)}); fetch it again") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} holds a {type(content).__name__}, not an official batch; fetch it again")
     return {key.encode() if isinstance(key, str) else key: value for key, value in content.items()}
@@ -208,7 +208,7 @@ def _decoded(sources: Sequence[bytes | Path], where: str) -> Array:
                 return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
         except Exception as error:  # damaged images fail in any way
             name = str(source) if isinstance(source, Path) else f"image {number} of {where}"
-            raise DataError(f"{name} is damaged ({_first(error)}); fetch it again") from error
+            raise DataError(f"{name} is damaged ({first_line(error)}); fetch it again") from error
 
     if not sources:
         raise DataError(f"{where} holds no images; fetch it again")
@@ -235,10 +235,6 @@ def _all_there(paths: Iterable[Path]) -> list[Path]:
 def _numbered(classes: int | None, *parts: Part) -> tuple[str, ...]:
     count = classes or 1 + max(int(labels.max()) for _, labels in parts)
     return tuple(str(number) for number in range(count))
-
-
-def _first(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 READERS: tuple[Reader, ...] = (read_parquet, read_pickles, read_binaries, read_folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from reluctant.mask import count_slopes
+from reluctant._binarize import count_slopes
 from reluctant.recipes import Search
 from reluctant.slopes import size, sloped
 from reluctant.train import Penalty

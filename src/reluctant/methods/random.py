@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from reluctant._binarize import binarize
 from reluctant.budget import Budget
-from reluctant.mask import binarize
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
 from reluctant.recipes import Search
 from reluctant.slopes import sloped

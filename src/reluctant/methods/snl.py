@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from reluctant._binarize import binarize, count_slopes
 from reluctant.budget import Budget, parse
 from reluctant.errors import BudgetError
-from reluctant.mask import binarize, count_slopes
 from reluctant.methods import anneal
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
 from reluctant.recipes import Search

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from reluctant.errors import ModelError, OptionError
+from reluctant.errors import ModelError, OptionError, first_line
 
 
 def from_factory(path: str, options: Mapping[str, Any] | None = None) -> nn.Module:
@@ -27,7 +27,7 @@ def from_factory(path: str, options: Mapping[str, Any] | None = None) -> nn.Modu
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # the user's code runs in there
-        raise ModelError(f"--model: '{module_name}' cannot be imported from {os.getcwd()}: {_first_line(error)}") from error
+        raise ModelError(f"--model: '{module_name}' cannot be imported from {os.getcwd()}: {first_line(error)}") from error
     factory = getattr(module, name, None)
     if factory is None:
         raise ModelError(f"--model: {module_name} has no '{name}'; it has {', '.join(_public(module)) or 'nothing public'}")
@@ -36,7 +36,7 @@ def from_factory(path: str, options: Mapping[str, Any] | None = None) -> nn.Modu
     try:
         network = factory(**(options or {}))
     except Exception as error:
-        raise ModelError(f"--model: {path} failed: {type(error).__name__}: {_first_line(error)}") from error
+        raise ModelError(f"--model: {path} failed: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(network, nn.Module):
         raise ModelError(f"--model: {path} returned a {type(network).__name__}; it must return an nn.Module")
     return network
@@ -47,7 +47,3 @@ def _public(module: Any) -> list[str]:
         n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
     ]
     return own[:10]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

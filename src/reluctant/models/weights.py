@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from reluctant._example import spell
-from reluctant.errors import WeightsError
+from reluctant.errors import WeightsError, first_line
 
 _HINT = "is it of another architecture, or made with other options, such as shortcut='pad'?"
 _NESTED = ("state_dict", "model_state_dict", "model", "net")
@@ -57,9 +57,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"the weight file {path} cannot be read ({error}); copy it again") from error
     except Exception as error:  # torch.load has many ways to say that a file is not one of its own
-        what = str(error).splitlines()[0]
         raise WeightsError(
-            f"the weight file {path} cannot be read without running code in it ({what}); save its state_dict instead"
+            f"the weight file {path} cannot be read without running code in it ({first_line(error)}); "
+            "save its state_dict instead"
         ) from error
     for key in _NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
