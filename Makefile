@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || \
 	  { echo "this Python cannot make virtual environments; on Debian: apt-get install python3.11-venv"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev,private]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,private,tensorboard]'
 	@touch $@
 
 clean:           ## remove the environment and everything generated

@@ -106,6 +106,7 @@ class Job:
         def on_epoch(row: dict[str, Any]) -> None:
             if run is not None and self.trainer.is_main:
                 run.log(row)
+            self.trainer.log(row)
             if self.on_epoch is not None:
                 self.on_epoch(row)
 

@@ -36,7 +36,8 @@ def base(tmp_path_factory):
 
 def test_linearize_and_evaluate(base, tmp_path):
     out = tmp_path / "out"
-    ran = reluctant("linearize", base, "--budget", "10%", "-o", out, *SETTINGS, "--json")
+    ran = reluctant("linearize", base, "--budget", "10%", "-o", out, *SETTINGS, "--json", "--tensorboard")
+    assert list(tmp_path.glob("out.logs/**/events.out.tfevents.*"))
     printed = json.loads(ran.stdout)
     keys = ["run", "total", "budget", "count", "granularity", "method", "schedule", "search_epochs", "seconds", "accuracy"]
     assert list(printed) == keys

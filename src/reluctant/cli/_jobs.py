@@ -32,7 +32,9 @@ Settings = Annotated[
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run folder to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a run that is there.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything random.")]
-TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard, into the run folder.")]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write figures for TensorBoard too, beside the run folder.")
+]
 
 
 def read_recipe(name: str | None, settings: list[str] | None, base: Recipe | None = None) -> Recipe:
@@ -89,7 +91,7 @@ def read_splits(spec: Mapping[str, Any], data_dir: Path | None = None) -> Splits
     return replace(splits, **changes)
 
 
-def trainer(recipe: Recipe, seed: int, bar: Bar | None) -> Trainer:
+def trainer(recipe: Recipe, seed: int, bar: Bar | None, tensorboard: Path | None = None) -> Trainer:
     """Make the trainer of a recipe."""
     settings = recipe.training
     return Trainer(
@@ -98,6 +100,7 @@ def trainer(recipe: Recipe, seed: int, bar: Bar | None) -> Trainer:
         channels_last=settings.channels_last,
         compile=settings.compile,
         advance=None if bar is None else bar.advance,
+        tensorboard=tensorboard,
     )
 
 

@@ -44,6 +44,7 @@ def linearize(
     data_dir: DataDir = None,
     seed: _jobs.Seed = 0,
     force: _jobs.Force = False,
+    tensorboard: _jobs.TensorBoard = False,
     as_json: Json = False,
 ) -> None:
     """Search which ReLUs a network can do without, and finetune what is left within the budget.
@@ -53,7 +54,9 @@ def linearize(
     chosen = _jobs.read_recipe(recipe, [*with_search(schedule, epochs), *(settings or [])])
     base = _jobs.Base.open(run, data_dir, scratch=scratch)
     with _jobs.progress_bar() as bar:
-        job = make_job(base, chosen, seed, bar, method, granularity, include, exclude, zero_out, scratch)
+        job = make_job(
+            base, chosen, seed, bar, method, granularity, include, exclude, zero_out, scratch, logs(output, tensorboard)
+        )
         folder = begin(job, budget, output, base.spec(), force=force)
         result = run_job(job, budget, folder).as_dict()
     if as_json:
@@ -64,6 +67,11 @@ def linearize(
         f"{output}: {result['count']:,} of {result['total']:,} ReLUs, {accuracy['val']:.2f} % on validation, "
         f"{accuracy['test']:.2f} % on test images (with all ReLUs {accuracy['base']:.2f} and {accuracy['base_test']:.2f} %)"
     )
+
+
+def logs(output: Path, wanted: bool) -> Path | None:
+    """Return where TensorBoard's files go: beside the run folder, which begins empty."""
+    return output.with_name(f"{output.name}.logs") if wanted else None
 
 
 def with_search(schedule: str | None, epochs: int | None) -> list[str]:
@@ -83,6 +91,7 @@ def make_job(
     exclude: list[str] | None,
     zero_out: bool,
     scratch: bool,
+    tensorboard: Path | None = None,
 ) -> Job:
     """Put together what the options say."""
     methods.find(method)
@@ -97,7 +106,7 @@ def make_job(
         base.batches(recipe, seed),
         torch.zeros(2, *base.splits.train.shape),
         recipe,
-        _jobs.trainer(recipe, seed, bar),
+        _jobs.trainer(recipe, seed, bar, tensorboard),
         method=method,
         granularity=granularity,  # type: ignore[arg-type]
         zero_out=zero_out,

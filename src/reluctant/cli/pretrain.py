@@ -15,6 +15,7 @@ from reluctant._finetune import pretrain as train_network
 from reluctant.cli import _jobs, _network
 from reluctant.cli._show import Json, console, print_json
 from reluctant.cli.data import DataDir
+from reluctant.cli.linearize import logs
 from reluctant.recipes import Recipe
 from reluctant.runs import Run
 from reluctant.train import evaluate
@@ -31,6 +32,7 @@ def pretrain(
     settings: _jobs.Settings = None,
     seed: _jobs.Seed = 0,
     force: _jobs.Force = False,
+    tensorboard: _jobs.TensorBoard = False,
     as_json: Json = False,
 ) -> None:
     """Train a network from scratch, with all its ReLUs.
@@ -38,7 +40,7 @@ def pretrain(
     For instance: reluctant pretrain --data digits --arch small --recipe laptop -o runs/base
     """
     chosen = _jobs.read_recipe(recipe, settings)
-    result = train(data, output, arch, model, arch_arg, data_dir, chosen, seed, force)
+    result = train(data, output, arch, model, arch_arg, data_dir, chosen, seed, force, logs(output, tensorboard))
     if as_json:
         print_json(result)
         return
@@ -58,6 +60,7 @@ def train(
     chosen: Recipe,
     seed: int,
     force: bool,
+    tensorboard: Path | None = None,
 ) -> dict[str, Any]:
     """Train into a run folder, and return its result."""
     splits = _jobs.read_splits({"name": data}, data_dir)
@@ -75,10 +78,11 @@ def train(
     run = Run.begin(output, spec, chosen, force=force)
     began = time.perf_counter()
     with run.lock(), _jobs.progress_bar() as bar:
-        trainer = _jobs.trainer(chosen, seed, bar)
+        trainer = _jobs.trainer(chosen, seed, bar, tensorboard)
 
         def on_epoch(row: dict[str, object]) -> None:
             run.log(row)
+            trainer.log(row)
             bar.on_epoch(row)
 
         val = splits.loader("val", batch_size=_jobs.EVALUATION_BATCH)

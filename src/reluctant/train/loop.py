@@ -8,13 +8,15 @@ run that is resumed at an epoch goes on exactly as it would have.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from reluctant.data.batches import unpack
 from reluctant.data.loader import Loader
-from reluctant.errors import TrainingError, unknown
+from reluctant.errors import OptionError, TrainingError, unknown
 from reluctant.train.rates import Rate
 
 if TYPE_CHECKING:
@@ -48,6 +50,17 @@ class Epoch:
     seconds: float
 
 
+def _with_tensorboard(folder: Path, handler: Any) -> Accelerator:
+    from accelerate import Accelerator
+
+    if importlib.util.find_spec("tensorboard") is None:
+        raise OptionError("tensorboard is not installed; pip install 'reluctant[tensorboard]', or do without --tensorboard")
+    folder.mkdir(parents=True, exist_ok=True)
+    accelerator = Accelerator(kwargs_handlers=[handler], log_with="tensorboard", project_dir=folder)
+    accelerator.init_trackers("tensorboard")
+    return accelerator
+
+
 class Trainer:
     """Runs epochs, on whatever device and processes there are.
 
@@ -57,6 +70,7 @@ class Trainer:
         channels_last: keep images in that layout.
         compile: use torch.compile.
         advance: called after every step, for a progress bar.
+        tensorboard: a folder to write figures for TensorBoard into.
     """
 
     def __init__(
@@ -67,6 +81,7 @@ class Trainer:
         channels_last: bool = False,
         compile: bool = False,
         advance: Advance | None = None,
+        tensorboard: str | Path | None = None,
     ) -> None:
         if precision not in _PRECISIONS:
             raise unknown("precision", precision, _PRECISIONS)
@@ -75,6 +90,7 @@ class Trainer:
         self._dtype = _PRECISIONS[precision]
         self._compile = compile
         self._advance = advance
+        self._tensorboard = tensorboard
         self._accelerator: Accelerator | None = None
 
     @property
@@ -84,8 +100,17 @@ class Trainer:
             from accelerate import Accelerator, DistributedDataParallelKwargs  # takes a second
 
             unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a network may have a head it does not run
-            self._accelerator = Accelerator(kwargs_handlers=[unused])
+            if self._tensorboard is None:
+                self._accelerator = Accelerator(kwargs_handlers=[unused])
+            else:
+                self._accelerator = _with_tensorboard(Path(self._tensorboard), unused)
         return self._accelerator
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Hand the figures of an epoch to TensorBoard, if it was asked for."""
+        if self._tensorboard is not None:
+            figures = {f"{row['phase']}/{key}": value for key, value in row.items() if key not in ("phase", "epoch")}
+            self.accelerator.log(figures, step=row["epoch"])
 
     @property
     def is_main(self) -> bool:
