@@ -75,6 +75,7 @@ class Rewired(nn.Module):
         self._names = list(inputs)
         traced = {str(node.target) for node in graphs[False].nodes if node.op == "placeholder"}
         self._fixed = {name: value for name, value in inputs.items() if name not in traced}
+        self._defaults = getattr(root, "_defaults", None) or _defaults(root)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the graph of the current mode."""
@@ -87,10 +88,8 @@ class Rewired(nn.Module):
         """Take out the arguments that were no tensors in the example: the graph was made for those values."""
         given = dict(zip(self._names, args, strict=False)) | kwargs
         for name, value in self._fixed.items():
-            if name in given and given.pop(name) != value:
-                raise ModelError(
-                    f"this copy was made for {name}={value!r}; make another with an example that has the other value"
-                )
+            if given.pop(name, self._defaults.get(name)) != value:
+                raise ModelError(f"this copy was made for {name}={value!r}; pass that, or copy with another example")
         return given
 
     @property
@@ -107,6 +106,11 @@ class Rewired(nn.Module):
 
     def _get_name(self) -> str:
         return f"{type(self).__name__}[{self._made_from}]"
+
+
+def _defaults(root: nn.Module) -> dict[str, Any]:
+    parameters = inspect.signature(root.forward).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
 
 class _Graphs:

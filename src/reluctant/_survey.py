@@ -19,11 +19,14 @@ from torch.utils import _pytree as pytree
 from reluctant._example import Example, arguments, batch_size, describe
 from reluctant._observe import Observed, Observer, Place, visible_attention
 from reluctant._rewired import Rewired
-from reluctant._trace import Trace, trace
+from reluctant._trace import Trace, random_states, trace
 from reluctant._tracer import is_site, module_paths, named_inputs
 from reluctant.errors import ExampleError, ModelError, TraceError, first_line
 
 log = logging.getLogger(__name__)
+
+CHANCES = 16
+"""How often a network that draws random numbers is asked whether it calls the same modules every time."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ def look(model: nn.Module, example: Example) -> Surveyed:
         traced = root.copied_trace() if isinstance(root, Rewired) else trace(root, example)
         shapes, observed = _walk(root.eval(), traced, example, batch, expected)
     except TraceError as error:
-        log.info("%s; looking at its modules instead", error)
         shapes, observed = _call_modules(root.eval(), example, batch, error)
+        log.warning("%s; its ReLU modules are taken instead, as if every input passed through all of them", error)
         traced = None
     for module, flag in flags:
         module.training = flag
@@ -152,14 +155,33 @@ def _walk(
             "through a view, or decides by the values of its input; write its ReLUs out of place"
         )
     shapes: dict[str, tuple[int, ...]] = {}
+    folded = _folded(root, graph, inputs, batch)
     for site, value in walker.outputs.items():
-        if value.is_floating_point() and value.dim() > 0 and value.shape[0] == batch and traced.reads_input(site):
+        by_example = value.dim() > 0 and value.shape[0] == batch and site not in folded
+        if value.is_floating_point() and by_example and traced.reads_input(site):
             shapes[site] = tuple(value.shape[1:])
             continue
         if traced.reads_input(site):  # of a parameter alone, it is the server's own business and costs nothing
             observer.note(Place(site, leaf=True), "relu" if value.is_floating_point() else "clamp", value.numel())
         traced.forget(site)
     return shapes, observer.observed
+
+
+def _folded(root: nn.Module, graph: fx.Graph, inputs: dict[str, Any], batch: int) -> set[str]:
+    """Return the sites whose first dimension does not grow with the batch, though it happens to have its size."""
+
+    def longer(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor, tensor[:1]]) if tensor.dim() > 0 and tensor.shape[0] == batch else tensor
+
+    walker = _Walker(root, graph, Observer(batch))
+    more = pytree.tree_map_only(Tensor, longer, inputs)
+    try:
+        with torch.no_grad():
+            walker.run(*(more[str(node.target)] for node in graph.nodes if node.op == "placeholder"))
+    except Exception as error:  # a network may insist on its batch size
+        log.info("the network does not accept a batch of %d: %s", batch + 1, first_line(error))
+        return set()
+    return {site for site, value in walker.outputs.items() if value.dim() == 0 or value.shape[0] != batch + 1}
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -221,9 +243,25 @@ def _call_modules(
             handles.append(module.register_forward_hook(record(path)))
     with visible_attention(), observer:
         _run(root, example)
+    first, seen = dict(calls), len(observer.observed)
+    before = random_states(root)
+    problem = None
+    for _ in range(CHANCES):
+        calls.clear()
+        with visible_attention(), observer:
+            _run(root, example)
+        again = [one.kind for one in observer.observed[seen:]]
+        del observer.observed[seen:]
+        if calls != first or again != [one.kind for one in observer.observed]:
+            problem = "its calls are not the same every time"
+        if random_states(root) == before:  # nothing is left to chance
+            break
+    calls.update(first)
     for handle in handles:
         handle.remove()
-    problem = next((f"module '{path}' is called {n} times" for path, n in calls.items() if n > 1), None)
+    repeated = next((path for path, n in calls.items() if n > 1), None)
+    if repeated is not None:
+        problem = f"module '{repeated}' is called {calls[repeated]} times"
     never = [path for path in relus if path not in calls]
     if never:
         problem = f"module '{never[0]}' is not called for this example, but may be for another"

@@ -116,9 +116,9 @@ class _Traced:
 
 def _trace_twice(root: nn.Module, example: Example) -> _Traced:
     """Trace, and make sure that nothing was frozen that changes: a number drawn at random, a count of calls."""
-    before = _random_states()
+    before = random_states(root)
     first = _trace_once(root, example)
-    drawn = _random_states() != before
+    drawn = random_states(root) != before
     if drawn or first.skeleton() != _trace_once(root, example).skeleton():
         what = "draws random numbers" if drawn else "is not the same twice"
         raise TraceError(
@@ -128,8 +128,17 @@ def _trace_twice(root: nn.Module, example: Example) -> _Traced:
     return first
 
 
-def _random_states() -> tuple[Any, ...]:
-    return random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+def random_states(root: nn.Module) -> list[Any]:
+    """Return where the generators of random numbers are: the global ones, and those that modules keep for themselves."""
+    states: list[Any] = [random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()]
+    for own in (value for module in root.modules() for value in vars(module).values()):
+        if isinstance(own, random.Random):
+            states.append(own.getstate())
+        elif isinstance(own, np.random.Generator):
+            states.append(repr(own.bit_generator.state))
+        elif isinstance(own, torch.Generator):
+            states.append(own.get_state().tolist())
+    return states
 
 
 def _trace_once(root: nn.Module, example: Example) -> _Traced:

@@ -179,7 +179,7 @@ class Mask(Mapping[str, Tensor]):
         return mask
 
     def _checksum(self) -> str:
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(f"{self.granularity} {self.zero_out}".encode())
         for tensor in self._tensors.values():
             digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
@@ -270,7 +270,7 @@ def _check_format(path: str | Path, metadata: Mapping[str, str]) -> None:
     if metadata.get("format") != FORMAT:
         raise MaskError(f"{path} is a safetensors file but not a mask of reluctant; pass one that Mask.save wrote")
     version = metadata.get("version", "")
-    if not version.isdigit() or int(version) > VERSION:
+    if not version.isdigit() or not 1 <= int(version) <= VERSION:
         raise MaskError(
             f"the mask file {path} is of format version {version or 'unknown'}, and this reluctant reads up to {VERSION}; "
             "upgrade reluctant"

@@ -72,7 +72,9 @@ class Run:
         if (folder / "run.json").exists() and not force:
             run = cls.open(folder)
             if run.finished and not keep_finished:
-                raise RunError(f"{folder} holds a finished run; pass another folder, or --force to replace it")
+                raise RunError(
+                    f"{folder} holds a finished run; pass another folder, or replace it with --force (force=True)"
+                )
             _check_same(folder, run, wanted, recipe)
             if run.finished:
                 return run

@@ -102,10 +102,13 @@ def attach(
         like = next(model.parameters(), torch.empty(0))
 
         def module(index: int, site: Site) -> nn.Module:
+            standing = seen.standing(site.name)
+            if standing is not None and not isinstance(standing, nn.ReLU):
+                _check_compatible(site, standing, zero_out)
             if site.fixed:
                 return FixedReLU(site.name, index, site.shape)
             sloped = SlopedReLU(site.name, index, site.shape, granularity=granularity, zero_out=zero_out)
-            _begin_with_(sloped, seen.standing(site.name))
+            _begin_with_(sloped, standing)
             return sloped.to(like)
 
         reachable = [(index, site) for index, site in enumerate(sites) if site.reachable]
@@ -113,6 +116,15 @@ def attach(
         student = replace_sites(seen.root, seen.trace, seen.inputs, modules)
         student.reluctant_beyond = {s.name: s.count for s in sites if not s.reachable}  # type: ignore[assignment]
     return student
+
+
+def _check_compatible(site: Site, standing: nn.Module, zero_out: bool) -> None:
+    """Refuse what would bring back ReLUs that the network has lost, or change what became of them."""
+    if site.fixed:
+        raise ModelError(f"site '{site.name}' is masked already, so it cannot be left alone as a ReLU; do not exclude it")
+    if getattr(standing, "zero_out", False) != zero_out:
+        has, other = ("zero", "linear") if not zero_out else ("linear", "zero")
+        raise ModelError(f"what site '{site.name}' does not keep is {has} already; it cannot become {other}")
 
 
 @torch.no_grad()

@@ -86,7 +86,7 @@ def test_a_loss_and_a_metric_of_ones_own(tmp_path):
 
 def test_a_finished_run_is_not_overwritten(tmp_path):
     linearized(tmp_path / "run")
-    with pytest.raises(errors.RunError, match="holds a finished run; pass another folder, or --force"):
+    with pytest.raises(errors.RunError, match="holds a finished run; pass another folder, or replace it"):
         linearized(tmp_path / "run")
     assert linearized(tmp_path / "run", force=True).count == 40
 

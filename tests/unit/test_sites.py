@@ -266,6 +266,54 @@ def test_random_numbers_in_forward_are_not_frozen(draw):
         count(nets.RandomInForward(draw), nets.images())
 
 
+def test_generators_of_a_modules_own_are_watched():
+    class Own(nn.Module):
+        def __init__(self, generator, draw):
+            super().__init__()
+            self.generator, self.draw = generator, draw
+
+        def forward(self, x):
+            return x if self.draw(self.generator) < 1e-6 else torch.relu(x)
+
+    for generator, draw in (
+        (random.Random(1), lambda own: own.random()),
+        (np.random.default_rng(1), lambda own: own.random()),
+        (torch.Generator().manual_seed(1), lambda own: torch.rand(1, generator=own).item()),
+    ):
+        with pytest.raises(errors.TraceError, match="draws random numbers"):
+            count(Own(generator, draw), nets.images())
+
+
+def test_calls_that_are_left_to_chance_are_refused():
+    class Chance(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.relu = nn.ReLU()
+
+        def forward(self, x):
+            x = self.relu(x)
+            return x if random.random() < 0.5 else torch.relu(x - 1)
+
+    for seed in range(4):
+        random.seed(seed)
+        with pytest.raises(errors.TraceError):
+            count(Chance(), nets.images())
+
+
+@pytest.mark.parametrize("batch", [1, 5, 6])
+def test_a_dimension_that_happens_to_have_the_size_of_the_batch(batch):
+    class SequenceFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.ReLU()
+
+        def forward(self, x):
+            return self.last(torch.relu(x.transpose(0, 1)).transpose(0, 1) - 1)
+
+    sites = count(SequenceFirst(), torch.randn(batch, 5, 3))
+    assert {site.name: (site.count, site.reachable) for site in sites} == {"last": (15, True), "relu": (15, False)}
+
+
 def test_drop_path_written_by_hand_is_fine():
     class DropPath(nn.Module):
         def forward(self, x):

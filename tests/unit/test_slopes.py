@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from reluctant import attach, binarize, count, errors, sloped
+from reluctant import Mask, attach, binarize, count, errors, sloped
 from reluctant._binarize import count_slopes
 from reluctant.slopes import SlopedReLU, left_alone
 from tests import nets
@@ -207,6 +207,23 @@ def test_attaching_to_a_network_with_slopes_or_a_mask_begins_with_those():
         attach(masked, nets.images(), granularity="channel")
 
 
+def test_what_a_masked_network_has_lost_does_not_come_back():
+    x = nets.images()
+    student = attach(nets.Modules(), x)
+    with torch.no_grad():
+        sloped(student)["relu2"].slope.zero_()
+    masked = binarize(student, 100).apply(student, x)
+    for options in ({"exclude": "relu1"}, {"include": "relu1"}):
+        with pytest.raises(errors.ModelError, match="is masked already"):
+            attach(masked, x, **options)
+    with pytest.raises(errors.ModelError, match="is linear already; it cannot become zero"):
+        attach(masked, x, zero_out=True)
+    zeroed = Mask(dict(binarize(student, 100)), zero_out=True).apply(student, x)
+    with pytest.raises(errors.ModelError, match="is zero already; it cannot become linear"):
+        attach(zeroed, x)
+    assert torch.equal(attach(zeroed, x, zero_out=True)(x), zeroed(x))
+
+
 def test_inference_mode_does_not_reach_the_copy():
     with torch.inference_mode():
         student = attach(nets.Modules(), nets.images())
@@ -223,10 +240,11 @@ def test_arguments_that_are_no_tensors_are_kept_and_checked():
     x = nets.images()
     student = attach(Flags(), (x, True, 3.0))
     assert torch.equal(student(x, True, 3.0), Flags()(x, True, 3.0))
-    assert torch.equal(student(x), Flags()(x, True, 3.0))
-    assert torch.equal(student(x=x, double=True), Flags()(x, True, 3.0))
-    with pytest.raises(errors.ModelError, match="made for double=True"):
-        student(x, False)
+    assert torch.equal(student(x=x, double=True, scale=3.0), Flags()(x, True, 3.0))
+    for wrong in ((x, False, 3.0), (x, True, 2.0), (x, True), (x,)):
+        with pytest.raises(errors.ModelError, match="made for"):
+            student(*wrong)
+    assert torch.equal(attach(Flags(), (x, False, None))(x), Flags()(x))
     named = attach(Flags(), {"x": x, "scale": 2.0})
     assert torch.equal(named(x, scale=2.0), Flags()(x, scale=2.0))
 
