@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -183,6 +185,44 @@ def test_linear_slopes_return_only_where_they_may():
 
     assert lowest_counts(may_return=False) == 0
     assert lowest_counts(may_return=True) == 127
+
+
+class Memory:
+    """A checkpoint in memory."""
+
+    def __init__(self):
+        self.states = {}
+
+    def load(self, phase):
+        return copy.deepcopy(self.states.get(phase))
+
+    def save(self, phase, state):
+        self.states[phase] = copy.deepcopy(state)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+def test_what_was_passed_before_an_interruption_stays_as_it_was(rows):
+    def told_by(checkpoint, on_epoch=None):
+        options = toys.recipe(epochs=5).search
+        search(options, 5, passing=[127, 90, 60, 20], on_pass=told.__setitem__, checkpoint=checkpoint, on_epoch=on_epoch)
+
+    told = {}
+    told_by(Memory())
+    whole, told = told, {}
+    memory, seen = Memory(), []
+
+    def kill(row):
+        seen.append(row)
+        if len(seen) == rows:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        told_by(memory, kill)
+    told_by(memory)
+    assert list(told) == list(whole) == [127, 90, 60, 20]
+    for budget, found in whole.items():
+        assert found.mask == told[budget].mask
+        assert torch.equal(found.model.a.weight, told[budget].model.a.weight)
 
 
 def test_unknown_schedule():

@@ -78,7 +78,8 @@ def search(
     )
     progress = _Progress(student, optimizer, penalty, checkpoint)
     steering = _steering(student, penalty, relus, options)
-    waiting = sorted((b for b in passing if b > relus), reverse=True)
+    waiting = sorted((b for b in passing if b > relus and not progress.has_passed(b)), reverse=True)
+    met = progress.count <= relus and options.stop and (steering is None or progress.epoch == 0)
 
     def look_at_passed(now: int) -> None:
         while waiting and now <= waiting[0]:
@@ -92,7 +93,7 @@ def search(
         train,
         optimizer=optimizer,
         objective=objective,
-        epochs=options.epochs if progress.count > relus or not options.stop else 0,
+        epochs=0 if met else options.epochs,
         phase="search",
         start=progress.epoch,
         rate=None if steering is None else learning_rate(options.rate),
@@ -128,7 +129,7 @@ class _Progress:
     ) -> None:
         self._student, self._optimizer, self._penalty, self._checkpoint = student, optimizer, penalty, checkpoint
         self.epoch = 0
-        self.count = self.previous = self.lowest = size(student)
+        self._size = self.count = self.previous = self.lowest = size(student)
         self.history: list[dict[str, Any]] = []
         state = checkpoint.load("search") if checkpoint else None
         if state:
@@ -137,6 +138,10 @@ class _Progress:
             penalty.strength = state["penalty"]
             self.epoch, self.history = state["epoch"], state["history"]
             self.count, self.previous, self.lowest = state["count"], state["count"], state["lowest"]
+
+    def has_passed(self, budget: int) -> bool:
+        """Tell whether a budget was passed before the last epoch; what was passed in it may not have been kept."""
+        return bool(self.history) and min([self._size, *(row["count"] for row in self.history[:-1])]) <= budget
 
     def save(self, epoch: int, count: int, row: dict[str, Any]) -> None:
         self.epoch, self.count, self.previous, self.lowest = epoch, count, count, min(count, self.lowest)
