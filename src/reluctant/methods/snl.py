@@ -8,7 +8,6 @@ already during the search, no weight decay, and λ grows when the count is not b
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -26,8 +25,6 @@ from reluctant.recipes import Search
 from reluctant.slopes import size, sloped
 from reluctant.train import Objective, Penalty, Trainer, learning_rate
 from reluctant.train.losses import Loss
-
-log = logging.getLogger(__name__)
 
 
 def search(

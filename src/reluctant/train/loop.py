@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
 import math
 import random
 import time
@@ -31,8 +30,6 @@ from reluctant.train.rates import Rate
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-log = logging.getLogger(__name__)
 
 Advance = Callable[[str, int, int, int, int], None]
 """Told after every step: phase, epoch, epochs, step, steps."""
