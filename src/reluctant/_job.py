@@ -11,9 +11,9 @@ from torch import nn
 from reluctant import methods
 from reluctant._example import Example
 from reluctant._finetune import finetune
+from reluctant._shared_run import SharedRun
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
-from reluctant.runs import Run
 from reluctant.sites import Patterns
 from reluctant.slopes import Granularity, attach
 from reluctant.train import Trainer, evaluate
@@ -67,7 +67,7 @@ class Job:
             exclude=self.exclude,
         )
 
-    def search(self, budget: int, run: Run | None, **options: Any) -> Found:
+    def search(self, budget: int, run: SharedRun | None, **options: Any) -> Found:
         """Search with the job's method."""
         extra: dict[str, Any] = {"loss": self.loss} if self.loss is not None else {}
         return methods.find(self.method)(
@@ -77,13 +77,13 @@ class Job:
             budget=budget,
             options=self.recipe.search,
             trainer=self.trainer,
-            checkpoint=_Quiet(run, self.trainer) if run else None,
+            checkpoint=run,
             on_epoch=self._told(run),
             **options,
             **extra,
         )
 
-    def finetune(self, found: Found, run: Run | None) -> nn.Module:
+    def finetune(self, found: Found, run: SharedRun | None) -> nn.Module:
         """Finetune what was found."""
         return finetune(
             found.model,
@@ -94,7 +94,7 @@ class Job:
             trainer=self.trainer,
             loss=self.loss,
             metric=self.metric,
-            checkpoint=_Quiet(run, self.trainer) if run else None,
+            checkpoint=run,
             on_epoch=self._told(run),
         )
 
@@ -102,29 +102,11 @@ class Job:
         """Evaluate a network."""
         return evaluate(self.trainer.place_(model), batches, metric=self.metric, trainer=self.trainer)
 
-    def _told(self, run: Run | None) -> OnEpoch:
+    def _told(self, run: SharedRun | None) -> OnEpoch:
         def on_epoch(row: dict[str, Any]) -> None:
-            if run is not None and self.trainer.is_main:
+            if run is not None:
                 run.log(row)
-            self.trainer.log(row)
             if self.on_epoch is not None:
                 self.on_epoch(row)
 
         return on_epoch
-
-
-class _Quiet:
-    """The checkpoints of a run, written by one process and read by all."""
-
-    def __init__(self, run: Run, trainer: Trainer) -> None:
-        self._run, self._trainer = run, trainer
-
-    def load(self, phase: str) -> dict[str, Any] | None:
-        self._trainer.accelerator.wait_for_everyone()
-        state = self._run.load(phase) if self._trainer.is_main else None
-        self._trainer.accelerator.wait_for_everyone()
-        return state if self._trainer.is_main else self._run.load(phase)
-
-    def save(self, phase: str, state: dict[str, Any]) -> None:
-        if self._trainer.is_main:
-            self._run.save(phase, state)

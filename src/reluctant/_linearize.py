@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from reluctant import recipes
 from reluctant._example import Example
 from reluctant._job import Batches, Job
+from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget, parse
 from reluctant.data.batches import unpack
 from reluctant.errors import DataError
 from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
-from reluctant.runs import Run
 from reluctant.sites import Patterns
 from reluctant.slopes import Granularity, size
 from reluctant.train import Trainer
@@ -152,7 +152,7 @@ def begin(
     kind: str = "linearize",
     force: bool = False,
     keep_finished: bool = False,
-) -> Run:
+) -> SharedRun:
     """Start the run folder of a job, or go on with it."""
     asked = {
         "kind": kind,
@@ -167,16 +167,13 @@ def begin(
         "scratch": job.scratch,
         "seed": job.trainer.seed,
     }
-    if job.trainer.is_main:
-        Run.begin(folder, asked, job.recipe, force=force, keep_finished=keep_finished)
-    job.trainer.accelerator.wait_for_everyone()
-    return Run.open(folder)
+    return SharedRun.begin(job.trainer, folder, asked, job.recipe, force=force, keep_finished=keep_finished)
 
 
-def run_job(job: Job, budget: Budget, run: Run | None) -> Result:
+def run_job(job: Job, budget: Budget, run: SharedRun | None) -> Result:
     """Search, finetune and evaluate; each phase goes on where it was interrupted."""
     began = time.perf_counter()
-    with run.lock() if run and job.trainer.is_main else nullcontext():
+    with run.lock() if run else nullcontext():
         relus = parse(budget, size(job.student()))
         base = {"base": job.score(job.model, job.batches.val)}
         found = _searched(job, relus, run)
@@ -187,7 +184,7 @@ def run_job(job: Job, budget: Budget, run: Run | None) -> Result:
                 "test": job.score(tuned, job.batches.test),
                 "base_test": job.score(job.model, job.batches.test),
             }
-        history = run.metrics() if run else found.history
+        history = run.run.metrics() if run else found.history
         seconds = time.perf_counter() - began
         if run is not None:
             seconds = max(seconds, sum(row.get("seconds", 0.0) for row in history))
@@ -202,27 +199,27 @@ def run_job(job: Job, budget: Budget, run: Run | None) -> Result:
             history,
             None if run is None else run.folder,
         )
-        if run is not None and job.trainer.is_main:
+        if run is not None:
             run.save_network(tuned, found.mask)
             run.finish(result.as_dict())
     return result
 
 
-def _searched(job: Job, relus: int, run: Run | None) -> Found:
+def _searched(job: Job, relus: int, run: SharedRun | None) -> Found:
     """Search, or take what an earlier start of this run has found."""
     if run is not None and (run.folder / "searched.safetensors").exists():
         return _found_in(job, run)
     found = job.search(relus, run)
-    if run is not None and job.trainer.is_main:
+    if run is not None:
         run.save_network(found.model, found.mask, "searched")
     return found
 
 
-def _found_in(job: Job, run: Run) -> Found:
+def _found_in(job: Job, run: SharedRun) -> Found:
     mask = Mask.load(run.folder / "mask.safetensors")
     model = mask.apply(job.model, job.example)
-    run.load_tensors_(model, "searched")
-    return Found(mask, model, [row for row in run.metrics() if row["phase"] == "search"])
+    run.run.load_tensors_(model, "searched")
+    return Found(mask, model, [row for row in run.run.metrics() if row["phase"] == "search"])
 
 
 def _first_input(batches: Iterable[Any]) -> Any:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from reluctant._job import Job
 from reluctant._linearize import begin, run_job
+from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget, parse
 from reluctant.methods.found import Found
-from reluctant.runs import Run
 from reluctant.slopes import size
 
 
@@ -46,32 +45,29 @@ def sweep(
         budget: begin(job, budget, Path(folder) / f"{job.method}-{budget}", spec, force=force, keep_finished=True)
         for budget in relus
     }
-    todo = [budget for budget, run in runs.items() if not run.finished]
+    todo = [budget for budget, run in runs.items() if not run.run.finished]
     if not each and any(not (runs[budget].folder / "searched.safetensors").exists() for budget in todo):
         told(f"{job.method}-search")
         _search_for(job, todo, runs, Path(folder) / f"{job.method}-search", spec, force=force)
     results = []
     for budget, run in runs.items():
         told(run.folder.name)
-        results.append(run.result if run.finished else run_job(job, budget, run).as_dict())
+        results.append(run.run.result if run.run.finished else run_job(job, budget, run).as_dict())
     return results
 
 
 def _search_for(
-    job: Job, budgets: list[int], runs: Mapping[int, Run], folder: Path, spec: Mapping[str, Any], *, force: bool
+    job: Job, budgets: list[int], runs: Mapping[int, SharedRun], folder: Path, spec: Mapping[str, Any], *, force: bool
 ) -> None:
     """Search down to the lowest budget, and put what is found on the way into the folders of the others."""
     search = begin(job, budgets[-1], folder, {**spec, "budgets": budgets}, kind="search", force=force, keep_finished=True)
-    if search.finished:
+    if search.run.finished:
         return
 
     def keep(budget: int, found: Found) -> None:
-        if job.trainer.is_main:
-            runs[budget].save_network(found.model, found.mask, "searched")
-            runs[budget].replace_metrics(found.history)
+        runs[budget].save_network(found.model, found.mask, "searched")
+        runs[budget].replace_metrics(found.history)
 
-    with search.lock() if job.trainer.is_main else nullcontext():
+    with search.lock():
         keep(budgets[-1], job.search(budgets[-1], search, passing=budgets[:-1], on_pass=keep))
-        if job.trainer.is_main:
-            search.finish({"budgets": budgets})
-    job.trainer.accelerator.wait_for_everyone()
+        search.finish({"budgets": budgets})

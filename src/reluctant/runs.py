@@ -134,10 +134,9 @@ class Run:
         return file
 
     def load(self, phase: str) -> dict[str, Any] | None:
-        """Return the state of the last epoch of a phase, and drop the metrics that came after it."""
+        """Return the state of the last epoch of a phase."""
         path = self.folder / f"{phase}.ckpt"
         if not path.exists():
-            self._drop_metrics(phase, 0)
             return None
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -149,7 +148,6 @@ class Run:
                 else "begin again with --force"
             )
             raise RunError(f"the checkpoint {path} is damaged ({first_line(error)}); {to_do}") from error
-        self._drop_metrics(phase, state["epoch"])
         return state
 
     def save(self, phase: str, state: dict[str, Any]) -> None:
@@ -176,6 +174,10 @@ class Run:
     def replace_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write all rows anew."""
         self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    def drop_metrics(self, phase: str, *, after: int) -> None:
+        """Forget the rows of a phase from an epoch on: those that its checkpoint does not know."""
+        self.replace_metrics(row for row in self.metrics() if row.get("phase") != phase or row.get("epoch", 0) < after)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all rows; a last one that was cut off is left out."""
@@ -220,9 +222,6 @@ class Run:
                 part.write_text(text)
         except OSError as error:
             raise RunError(f"{self.folder / name} cannot be written: {error}") from error
-
-    def _drop_metrics(self, phase: str, epoch: int) -> None:
-        self.replace_metrics(row for row in self.metrics() if row.get("phase") != phase or row.get("epoch", 0) < epoch)
 
 
 def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recipe) -> None:

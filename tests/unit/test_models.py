@@ -22,6 +22,7 @@ from reluctant import count, errors, models
         ("mlp", {"hidden": [300, 100]}, 400),
         ("mlp", {"hidden": 50}, 50),
         ("small", {}, 57_344),
+        ("small", {"width": 8}, 28_672),
     ],
 )
 def test_totals_at_32(name, options, relus):
@@ -54,6 +55,7 @@ def test_no_relu_after_the_stem_by_default():
         ("vgg", {"depth": 12}, "depth of vgg"),
         ("vgg", {"pool": "mean"}, "unknown pool"),
         ("small", {"num_classes": 0}, "at least 1"),
+        ("small", {"width": 0}, "width is 0; pass the channels of the first stage, 16 if not given"),
     ],
 )
 def test_wrong_names_and_options(name, options, said):

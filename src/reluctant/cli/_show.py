@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Annotated, Any
 
 import typer
@@ -11,13 +12,17 @@ from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-console = Console()
-messages = Console(stderr=True)
+_SPEAKS = os.environ.get("RANK", "0") == "0"
+"""Of several processes under torchrun, the first."""
+
+console = Console(quiet=not _SPEAKS)
+messages = Console(stderr=True, quiet=not _SPEAKS)
 
 
 def print_json(content: Any) -> None:
     """Print one JSON value."""
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    if _SPEAKS:
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def table(*columns: str, title: str | None = None) -> Table:

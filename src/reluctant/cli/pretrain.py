@@ -12,12 +12,12 @@ import typer
 from reluctant import data as sets
 from reluctant import sites
 from reluctant._finetune import pretrain as train_network
+from reluctant._shared_run import SharedRun
 from reluctant.cli import _jobs, _network
 from reluctant.cli._show import Json, console, print_json
 from reluctant.cli.data import DataDir
 from reluctant.cli.linearize import logs
 from reluctant.recipes import Recipe
-from reluctant.runs import Run
 from reluctant.train import evaluate
 
 
@@ -75,36 +75,33 @@ def train(
         "input_shape": list(shape),
         "seed": seed,
     }
-    run = Run.begin(output, spec, chosen, force=force)
     began = time.perf_counter()
-    with run.lock(), _jobs.progress_bar() as bar:
+    with _jobs.progress_bar() as bar:
         trainer = _jobs.trainer(chosen, seed, bar, tensorboard)
+        run = SharedRun.begin(trainer, output, spec, chosen, force=force)
 
         def on_epoch(row: dict[str, object]) -> None:
             run.log(row)
-            trainer.log(row)
             bar.on_epoch(row)
 
-        val = splits.loader("val", batch_size=_jobs.EVALUATION_BATCH)
-        trained = train_network(
-            network,
-            train=splits.loader("train", batch_size=chosen.pretrain.batch_size, seed=seed),
-            val=val,
-            options=chosen.pretrain,
-            trainer=trainer,
-            checkpoint=run,
-            on_epoch=on_epoch,
-        )
-        scores = {
-            "val": round(evaluate(trained, val, trainer=trainer), 3),
-            "test": round(evaluate(trained, splits.loader("test", batch_size=_jobs.EVALUATION_BATCH), trainer=trainer), 3),
-        }
-        run.save_network(trained, None)
-        result: dict[str, Any] = {
-            "run": str(output),
-            "total": total,
-            "seconds": round(time.perf_counter() - began, 1),
-            "accuracy": scores,
-        }
-        run.finish(result)
+        loaders = {part: splits.loader(part, batch_size=_jobs.EVALUATION_BATCH) for part in ("val", "test")}
+        with run.lock():
+            trained = train_network(
+                network,
+                train=splits.loader("train", batch_size=chosen.pretrain.batch_size, seed=seed),
+                val=loaders["val"],
+                options=chosen.pretrain,
+                trainer=trainer,
+                checkpoint=run,
+                on_epoch=on_epoch,
+            )
+            scores = {part: round(evaluate(trained, loader, trainer=trainer), 3) for part, loader in loaders.items()}
+            run.save_network(trained, None)
+            result: dict[str, Any] = {
+                "run": str(output),
+                "total": total,
+                "seconds": round(time.perf_counter() - began, 1),
+                "accuracy": scores,
+            }
+            run.finish(result)
     return result

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reluctant.errors import unknown
+from reluctant.errors import OptionError, unknown
 
 Shortcut = Literal["projection", "pad"]
 
@@ -108,10 +108,13 @@ def _factory(name: str, blocks: Sequence[int], widths: Sequence[int], doc: str) 
         input_shape: tuple[int, ...],
         stem_relu: bool = False,
         shortcut: Shortcut = "projection",
+        width: int = widths[0],
     ) -> ResNet:
+        if width < 1:
+            raise OptionError(f"width is {width}; pass the channels of the first stage, {widths[0]} if not given")
         return ResNet(
             blocks,
-            widths,
+            [width * (each // widths[0]) for each in widths],
             num_classes=num_classes,
             input_shape=input_shape,
             stem_relu=stem_relu,

@@ -114,6 +114,10 @@ class Trainer:
         """Whether this process is the one that writes."""
         return bool(self.accelerator.is_main_process)
 
+    def wait(self) -> None:
+        """Wait until all processes have come here."""
+        self.accelerator.wait_for_everyone()
+
     def place_(self, model: nn.Module) -> nn.Module:
         """Move a network to the device, in the layout that is trained in."""
         model.to(self.accelerator.device)
