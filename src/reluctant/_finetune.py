@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reluctant.methods.found import Checkpoint, OnEpoch
 from reluctant.recipes import Finetune, Pretrain
-from reluctant.train import Objective, Trainer, evaluate, learning_rate
+from reluctant.train import Objective, Teacher, Trainer, evaluate, learning_rate
 from reluctant.train.evaluate import Metric, accuracy
+from reluctant.train.layout import contiguous_
 from reluctant.train.losses import Loss
+from reluctant.train.optimizers import sgd
 from reluctant.train.rates import Rate
 
 
@@ -82,7 +83,6 @@ def finetune(
     """
     options = options or Finetune()
     trainer = trainer or Trainer()
-    placed = None if teacher is None else trainer.place_(deepcopy(teacher)).eval()
     return _trained(
         model,
         "finetune",
@@ -90,7 +90,12 @@ def finetune(
         val,
         options,
         learning_rate(options.schedule),
-        Objective(loss or F.cross_entropy, placed, temperature=options.temperature, weight=options.distill),
+        Objective(
+            loss or F.cross_entropy,
+            None if teacher is None else Teacher(teacher, trainer),
+            temperature=options.temperature,
+            weight=options.distill,
+        ),
         trainer,
         metric,
         checkpoint,
@@ -112,7 +117,7 @@ def _trained(
     on_epoch: OnEpoch | None,
 ) -> nn.Module:
     student = trainer.place_(deepcopy(model))
-    optimizer = torch.optim.SGD(
+    optimizer = sgd(
         [p for p in student.parameters() if p.requires_grad],
         lr=options.lr,
         momentum=options.momentum,
@@ -149,7 +154,7 @@ def _trained(
             on_epoch(row)
     if best["model"] is not None:
         student.load_state_dict(best["model"])
-    return student.train(model.training)
+    return contiguous_(student).train(model.training)
 
 
 def _snapshot(model: nn.Module) -> dict[str, Tensor]:

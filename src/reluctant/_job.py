@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +101,7 @@ class Job:
 
     def score(self, model: nn.Module, batches: Iterable[Any]) -> float:
         """Evaluate a network."""
-        return evaluate(self.trainer.place_(model), batches, metric=self.metric, trainer=self.trainer)
+        return evaluate(self.trainer.place_(deepcopy(model)), batches, metric=self.metric, trainer=self.trainer)
 
     def _told(self, run: SharedRun | None) -> OnEpoch:
         def on_epoch(row: dict[str, Any]) -> None:

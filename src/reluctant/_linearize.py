@@ -154,6 +154,7 @@ def begin(
     keep_finished: bool = False,
 ) -> SharedRun:
     """Start the run folder of a job, or go on with it."""
+    job.trainer.settle(job.model, job.example)
     asked = {
         "kind": kind,
         "input_shape": list(job.example.shape[1:]) if isinstance(job.example, Tensor) else None,
@@ -173,6 +174,7 @@ def begin(
 def run_job(job: Job, budget: Budget, run: SharedRun | None) -> Result:
     """Search, finetune and evaluate; each phase goes on where it was interrupted."""
     began = time.perf_counter()
+    job.trainer.settle(job.model, job.example)
     with run.lock() if run else nullcontext():
         relus = parse(budget, size(job.student()))
         base = {"base": job.score(job.model, job.batches.val)}

@@ -32,7 +32,7 @@ class SharedRun:
     ) -> SharedRun:
         """Start a run or go on with it, as `Run.begin` does."""
         if trainer.is_main:
-            Run.begin(folder, spec, recipe, **options)
+            Run.begin(folder, spec, recipe, computed=trainer.describe(), **options)
         trainer.wait()
         return cls(Run.open(folder), trainer)
 

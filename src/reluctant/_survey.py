@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from reluctant._example import Example, arguments, batch_size, describe
 from reluctant._observe import Observed, Observer, Place, visible_attention
+from reluctant._randomness import undisturbed
 from reluctant._rewired import Rewired
 from reluctant._trace import Trace, random_states, trace
 from reluctant._tracer import is_site, module_paths, named_inputs
@@ -67,6 +68,11 @@ def look(model: nn.Module, example: Example) -> Surveyed:
         ModelError: it is in half precision, or cannot be copied.
         TraceError: its ReLUs can be found neither by torch.fx nor by modules.
     """
+    with undisturbed():
+        return _look(model, example)
+
+
+def _look(model: nn.Module, example: Example) -> Surveyed:
     _check_model(model)
     batch = batch_size(example)
     root = _copied(getattr(model, "_orig_mod", model))  # torch.compile wraps the network there

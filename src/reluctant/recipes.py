@@ -26,9 +26,12 @@ class _Section:
 class Training(_Section):
     """How every phase is computed."""
 
-    precision: str = "float32"
-    channels_last: bool = False
+    precision: str = "auto"
+    """`float32`, `bfloat16` by autocast, or `auto`: bfloat16 where the hardware multiplies matrices in it."""
+    channels_last: bool | None = None
+    """Whether images have their channels last in memory; none: where the network takes it."""
     compile: bool = False
+    """Whether to use torch.compile; where that fails, a warning, and the network as it is."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +261,7 @@ _POSITIVE = {"batch_size", "lr", "slope_lr", "temperature", "curve", "steer_ever
 _NOT_NEGATIVE = {"epochs", "momentum", "weight_decay", "penalty", "grow_from", "distill", "threshold"}
 _RATES = ("constant", "cosine", "steps", "onecycle")
 _CHOICES = {
-    "Training.precision": ("float32", "bfloat16"),
+    "Training.precision": ("auto", "float32", "bfloat16"),
     "Pretrain.schedule": _RATES,
     "Search.schedule": ("anneal", "paper"),
     "Search.rate": _RATES,

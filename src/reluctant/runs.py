@@ -54,6 +54,7 @@ class Run:
         *,
         force: bool = False,
         keep_finished: bool = False,
+        computed: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in a folder, or go on with the same one that was interrupted there.
 
@@ -63,6 +64,7 @@ class Run:
             recipe: with which hyper-parameters.
             force: replace a run that is there.
             keep_finished: return the same run also where it is finished.
+            computed: how it is computed, for its environment.
 
         Raises:
             RunError: the folder has a finished run, or another one.
@@ -89,7 +91,7 @@ class Run:
             run = cls(folder, wanted, recipe)
         run._write("run.json", json.dumps(wanted, indent=2))
         run._write("recipe.toml", recipes.write(recipe))
-        run._write("environment.json", json.dumps(environment(), indent=2))
+        run._write("environment.json", json.dumps(environment() | dict(computed or {}), indent=2))
         return run
 
     @classmethod

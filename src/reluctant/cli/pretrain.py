@@ -78,6 +78,7 @@ def train(
     began = time.perf_counter()
     with _jobs.progress_bar() as bar:
         trainer = _jobs.trainer(chosen, seed, bar, tensorboard)
+        trainer.settle(network, torch.zeros(1, *shape))
         run = SharedRun.begin(trainer, output, spec, chosen, force=force)
 
         def on_epoch(row: dict[str, object]) -> None:

@@ -9,7 +9,6 @@ already during the search, no weight decay, and λ grows when the count is not b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -23,8 +22,10 @@ from reluctant.methods import anneal
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
 from reluctant.recipes import Search
 from reluctant.slopes import size, sloped
-from reluctant.train import Objective, Penalty, Trainer, learning_rate
+from reluctant.train import Objective, Penalty, Teacher, Trainer, learning_rate
+from reluctant.train.layout import contiguous_
 from reluctant.train.losses import Loss
+from reluctant.train.optimizers import adam
 
 
 def search(
@@ -69,9 +70,12 @@ def search(
     relus = parse(budget, size(student))
     trainer.place_(student)
     penalty = Penalty(sloped(student), options.first_penalty, by_relus=options.penalty_by_relus)
-    optimizer = _optimizer(student, options)  # Alg. 1, line 3: weights and slopes together
+    optimizer = make_optimizer(student, options)  # Alg. 1, line 3: weights and slopes together
     objective = Objective(
-        loss or F.cross_entropy, _placed(teacher, trainer), temperature=options.temperature, weight=options.distill
+        loss or F.cross_entropy,
+        None if teacher is None else Teacher(teacher, trainer),
+        temperature=options.temperature,
+        weight=options.distill,
     )
     progress = _Progress(student, optimizer, penalty, checkpoint)
     steering = _steering(student, penalty, relus, options)
@@ -160,19 +164,16 @@ class _Progress:
 
 def _found(student: nn.Module, relus: int, exact: bool, history: list[dict[str, Any]]) -> Found:
     mask = binarize(student, relus, exact=exact)
-    return Found(mask, mask.freeze(student), list(history))
+    return Found(mask, contiguous_(mask.freeze(student)), list(history))
 
 
-def _optimizer(student: nn.Module, options: Search) -> torch.optim.Optimizer:
+def make_optimizer(student: nn.Module, options: Search) -> torch.optim.Optimizer:
+    """Return Adam over weights and slopes; the slopes have a learning rate of their own."""
     relaxed = [module.slope for module in sloped(student).values()]
     mine = set(map(id, relaxed))
     weights = [p for p in student.parameters() if id(p) not in mine and p.requires_grad]
     groups: list[dict[str, Any]] = [{"params": weights}, {"params": relaxed, "lr": options.rate_of_slopes}]
-    return torch.optim.Adam(groups, lr=options.lr, weight_decay=options.weight_decay)
-
-
-def _placed(teacher: nn.Module | None, trainer: Trainer) -> nn.Module | None:
-    return None if teacher is None else trainer.place_(deepcopy(teacher)).eval()
+    return adam(groups, lr=options.lr, weight_decay=options.weight_decay)
 
 
 def _steering(student: nn.Module, penalty: Penalty, relus: int, options: Search) -> anneal.Steering | None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ from torch.utils import _pytree as pytree
 from reluctant.data.batches import unpack
 from reluctant.data.loader import Loader
 from reluctant.errors import OptionError, TrainingError, unknown
+from reluctant.train.compiled import Compiled
+from reluctant.train.layout import channels_last, takes_channels_last
+from reluctant.train.memory import keep_freed_memory
+from reluctant.train.precision import PRECISIONS, choose
 from reluctant.train.rates import Rate
 
 if TYPE_CHECKING:
@@ -33,8 +38,6 @@ if TYPE_CHECKING:
 
 Advance = Callable[[str, int, int, int, int], None]
 """Told after every step: phase, epoch, epochs, step, steps."""
-
-_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class Trainer:
 
     Args:
         seed: of everything random.
-        precision: of the forward and backward pass: `float32`, or `bfloat16` by autocast.
-        channels_last: keep images in that layout.
+        precision: of the forward and backward pass: `float32`, `bfloat16` by autocast, or what the device is better at.
+        channels_last: keep images in that layout; None: where `settle` finds that the network takes it.
         compile: use torch.compile.
         advance: called after every step, for a progress bar.
         tensorboard: a folder to write figures for TensorBoard into.
@@ -74,17 +77,17 @@ class Trainer:
         self,
         *,
         seed: int = 0,
-        precision: str = "float32",
-        channels_last: bool = False,
+        precision: str = "auto",
+        channels_last: bool | None = None,
         compile: bool = False,
         advance: Advance | None = None,
         tensorboard: str | Path | None = None,
     ) -> None:
-        if precision not in _PRECISIONS:
-            raise unknown("precision", precision, _PRECISIONS)
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
         self.seed = seed
         self.channels_last = channels_last
-        self._dtype = _PRECISIONS[precision]
+        self._precision = precision
         self._compile = compile
         self._advance = advance
         self._tensorboard = tensorboard
@@ -101,6 +104,8 @@ class Trainer:
                 self._accelerator = Accelerator(kwargs_handlers=[unused])
             else:
                 self._accelerator = _with_tensorboard(Path(self._tensorboard), unused)
+            if self._accelerator.device.type == "cpu":
+                keep_freed_memory()
         return self._accelerator
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -108,6 +113,21 @@ class Trainer:
         if self._tensorboard is not None:
             figures = {f"{row['phase']}/{key}": value for key, value in row.items() if key not in ("phase", "epoch")}
             self.accelerator.log(figures, step=row["epoch"])
+
+    @property
+    def device(self) -> torch.device:
+        """Where networks are trained."""
+        return torch.device(self.accelerator.device)
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """The precision of the forward and backward pass."""
+        return choose(self._precision, self.device)
+
+    def describe(self) -> dict[str, Any]:
+        """Return how it computes, as the device and the network have decided it."""
+        precision = str(self.dtype).removeprefix("torch.")
+        return {"precision": precision, "channels_last": bool(self.channels_last), "compile": self._compile}
 
     @property
     def is_main(self) -> bool:
@@ -118,27 +138,28 @@ class Trainer:
         """Wait until all processes have come here."""
         self.accelerator.wait_for_everyone()
 
+    def settle(self, model: nn.Module, example: Any) -> None:
+        """Decide what was left open: whether images have their channels last."""
+        if self.channels_last is None:
+            self.channels_last = takes_channels_last(model, example)
+
     def place_(self, model: nn.Module) -> nn.Module:
         """Move a network to the device, in the layout that is trained in."""
-        model.to(self.accelerator.device)
+        model.to(self.device)
         if self.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that a forward pass runs in."""
-        if self._dtype == torch.float32:
+        if self.dtype == torch.float32:
             return nullcontext()
-        return torch.autocast(self.accelerator.device.type, self._dtype)
+        return torch.autocast(self.device.type, self.dtype)
 
     def to_device(self, batch: Any) -> Any:
         """Move a batch to the device, images into the layout that is trained in."""
-
-        def move(tensor: Tensor) -> Tensor:
-            moved = tensor.to(self.accelerator.device, non_blocking=True)
-            return moved.to(memory_format=torch.channels_last) if self.channels_last and moved.dim() == 4 else moved
-
-        return pytree.tree_map_only(Tensor, move, batch)
+        moved = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+        return channels_last(moved) if self.channels_last else moved
 
     def share(self, batches: Iterable[Any]) -> Iterable[Any]:
         """Give every process its part of a loader of ours; others' loaders are returned as they are."""
@@ -158,7 +179,7 @@ class Trainer:
         batches: Iterable[Any],
         *,
         optimizer: torch.optim.Optimizer,
-        objective: Callable[[nn.Module, Any, Any], Tensor],
+        objective: Callable[[Any, Any, Any], Tensor],
         epochs: int,
         phase: str,
         start: int = 0,
@@ -183,7 +204,7 @@ class Trainer:
         accelerator = self.accelerator
         shared = self.share(batches) if isinstance(batches, Loader) else accelerator.prepare(batches)
         wrapped = accelerator.prepare_model(model)
-        run: nn.Module = torch.compile(wrapped) if self._compile else wrapped  # type: ignore[assignment]
+        run = Compiled(wrapped) if self._compile else wrapped
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # goes into checkpoints with the rest of the optimizer
         steps = len(shared)  # type: ignore[arg-type]
@@ -200,10 +221,8 @@ class Trainer:
                     for group in optimizer.param_groups:
                         group["lr"] = group["initial_lr"] * factor
                 inputs, targets = self.to_device(unpack(batch))
-                with self.autocast():
-                    loss = objective(run, inputs, targets)
                 optimizer.zero_grad(set_to_none=True)
-                accelerator.backward(loss)
+                loss = self._gradients_(run, objective, inputs, targets)
                 if after_backward is not None:
                     after_backward()
                 optimizer.step()
@@ -216,6 +235,19 @@ class Trainer:
             self._same_buffers_(model)
             mean = self._mean_loss(total, seen, phase, number)
             yield Epoch(number, mean, optimizer.param_groups[0]["lr"], time.perf_counter() - began)
+
+    def _gradients_(self, run: Any, objective: Callable[[Any, Any, Any], Tensor], inputs: Any, targets: Any) -> Tensor:
+        """Compute the loss of a batch and its gradients."""
+        with self.autocast():
+            loss = objective(run, inputs, targets)
+        try:
+            self.accelerator.backward(loss)
+        except Exception as error:
+            if not isinstance(run, Compiled):
+                raise
+            run.give_up(error)
+            return self._gradients_(run, objective, inputs, targets)
+        return loss
 
     def _seed(self, phase: str, number: int) -> None:
         """Make an epoch's random numbers its own; each process draws others."""

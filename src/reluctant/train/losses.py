@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from reluctant.errors import ModelError
@@ -36,18 +36,17 @@ class Objective:
     """The loss of a batch: loss(outputs, targets) + weight · distillation(outputs, teacher's outputs)."""
 
     loss: Loss = F.cross_entropy
-    teacher: nn.Module | None = None
+    teacher: Callable[[Any], Tensor] | None = None
     temperature: float = 4.0
     weight: float = 1.0
 
-    def __call__(self, model: nn.Module, inputs: Any, targets: Any) -> Tensor:
+    def __call__(self, model: Callable[..., Any], inputs: Any, targets: Any) -> Tensor:
         """Compute it, with what the teacher says as a constant."""
         outputs = call(model, inputs)
         total = self.loss(outputs, targets)
         if self.teacher is not None and self.weight:
-            with torch.inference_mode():
-                said = call(self.teacher, inputs)
-            total = total + self.weight * distillation(logits(outputs), logits(said).clone(), self.temperature)
+            said = self.teacher(inputs).detach().clone()
+            total = total + self.weight * distillation(logits(outputs), said, self.temperature)
         return total
 
 
@@ -78,7 +77,7 @@ class Penalty:
             slope.grad.add_(slope.sign(), alpha=self.strength * weight)
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
+def call(model: Callable[..., Any], inputs: Any) -> Any:
     """Call a network with a batch's inputs: a tensor, several, or several by name."""
     if isinstance(inputs, Mapping):
         return model(**inputs)

@@ -1,0 +1,43 @@
+"""Whether a network can be trained with its channels last in memory, which most hardware prefers for convolutions."""
+
+from __future__ import annotations
+
+import logging
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from reluctant._randomness import undisturbed
+from reluctant.errors import first_line
+from reluctant.train.losses import call
+
+log = logging.getLogger(__name__)
+
+
+def takes_channels_last(model: nn.Module, example: Any) -> bool:
+    """Tell whether it has convolutions of images and runs in that layout; one that says `x.view(…)` may not."""
+    if not any(parameter.dim() == 4 for parameter in model.parameters()):
+        return False
+    copy = deepcopy(model).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    try:
+        with undisturbed(), torch.inference_mode():
+            call(copy, channels_last(example))
+    except RuntimeError as error:
+        log.info("the network does not take images with their channels last: %s", first_line(error))
+        return False
+    return True
+
+
+def channels_last(batch: Any) -> Any:
+    """Put the images of a batch into that layout."""
+    return pytree.tree_map_only(
+        Tensor, lambda tensor: tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor, batch
+    )
+
+
+def contiguous_(model: nn.Module) -> nn.Module:
+    """Give a network's tensors the layout that everybody expects."""
+    return model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload,no-any-return]
