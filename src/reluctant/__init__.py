@@ -1,10 +1,11 @@
 """Reluctant: give a trained PyTorch network a ReLU budget."""
 
-from reluctant import data, errors, methods, models
+from reluctant import cost, data, errors, frontier, methods, models, published
 from reluctant._binarize import binarize
 from reluctant._finetune import finetune
 from reluctant._linearize import Result, linearize
 from reluctant._load import load
+from reluctant.cost import estimate
 from reluctant.mask import Mask
 from reluctant.sites import count
 from reluctant.slopes import attach, sloped
@@ -16,13 +17,17 @@ __all__ = [
     "Result",
     "attach",
     "binarize",
+    "cost",
     "count",
     "data",
     "errors",
+    "estimate",
     "finetune",
+    "frontier",
     "linearize",
     "load",
     "methods",
     "models",
+    "published",
     "sloped",
 ]

@@ -2,7 +2,10 @@ import reluctant
 
 
 def test_the_public_names():
-    names = "Mask Result attach binarize count data errors finetune linearize load methods models sloped".split()
+    names = (
+        "Mask Result attach binarize cost count data errors estimate finetune frontier linearize load methods models "
+        "published sloped"
+    ).split()
     assert sorted(reluctant.__all__) == names
     assert all(hasattr(reluctant, name) for name in reluctant.__all__)
 

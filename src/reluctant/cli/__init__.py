@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import reluctant
+from reluctant.cli.cost import cost
 from reluctant.cli.count import count
 from reluctant.cli.data import data
 from reluctant.cli.demo import demo
@@ -34,6 +35,7 @@ app.command()(linearize)
 app.command()(sweep)
 app.command()(evaluate)
 app.command()(count)
+app.command()(cost)
 app.command()(data)
 
 

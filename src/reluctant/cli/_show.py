@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import Annotated, Any
 
@@ -31,6 +32,18 @@ def table(*columns: str, title: str | None = None) -> Table:
     for column in columns:
         made.add_column(column.lstrip("#"), justify="right" if column.startswith("#") else "left", no_wrap=True)
     return made
+
+
+def octets(size: float | None) -> str:
+    """Spell a number of bytes.
+
+    >>> octets(999), octets(1_234_567), octets(None)
+    ('999 B', '1.23 MB', '–')
+    """
+    if size is None:
+        return "–"
+    power = max(0, min(3, int(math.log10(max(size, 1))) // 3))
+    return f"{size:.0f} B" if power == 0 else f"{size / 1000**power:.3g} {('kB', 'MB', 'GB')[power - 1]}"
 
 
 def percent(part: float, whole: float) -> str:

@@ -1,0 +1,149 @@
+"""`reluctant cost`: what a query costs under private inference, estimated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from reluctant import cost as costs
+from reluctant._load import load
+from reluctant.cli import _network
+from reluctant.cli._show import Json, console, octets, percent, print_json, table
+from reluctant.cost import Cost, Network, Phase
+from reluctant.cost.network import named
+from reluctant.errors import OptionError, RunError
+from reluctant.runs import Run
+
+
+def cost(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A finished run; or name a network instead.")] = None,
+    arch: _network.Arch = None,
+    model: _network.Model = None,
+    inputs: _network.Input = None,
+    arch_arg: _network.ArchArg = None,
+    num_classes: _network.Classes = 10,
+    relus: Annotated[
+        str | None, typer.Option("--relus", help='Pretend that so many are kept: 15000, "15k", "10%".')
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option("--protocol", help=f"One of {', '.join(costs.names())}, or a TOML file of the same form.")
+    ] = "delphi",
+    network: Annotated[str, typer.Option("--network", help=f"One of {', '.join(costs.NETWORKS)}.")] = "lan",
+    bandwidth: Annotated[float | None, typer.Option("--bandwidth", help="Mbit/s, instead of the network's.")] = None,
+    rtt: Annotated[float | None, typer.Option("--rtt", help="Round-trip time in ms, instead of the network's.")] = None,
+    plaintext_seconds: Annotated[
+        float | None,
+        typer.Option("--plaintext-seconds", help="Of one inference without encryption; measured if not given."),
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option("--latency", help="Say which budget meets this many seconds online.")
+    ] = None,
+    together: Annotated[bool, typer.Option("--together", help="With --latency: offline and online together.")] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="List the protocol's constants and where they come from.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Estimate what one query costs under private inference: seconds, bytes, rounds, layer by layer.
+
+    For instance: reluctant cost --arch resnet18 --relus 50k --protocol snl-paper --plaintext-seconds 0.019
+    """
+    rules = costs.read(protocol)
+    connection = _connection(network, bandwidth, rtt)
+    net, example = _named_network(run, arch, model, inputs, arch_arg, num_classes)
+    found = costs.estimate(
+        net, example, protocol=rules, network=connection, plaintext_seconds=plaintext_seconds, relus=relus
+    )
+    budget = None
+    if latency is not None:
+        budget = costs.budget_for(
+            latency,
+            net,
+            example,
+            together=together,
+            protocol=rules,
+            network=connection,
+            plaintext_seconds=found.plaintext_seconds,
+        )
+    if as_json:
+        extra = {} if budget is None else {"latency": latency, "budget": budget}
+        listed = {"sources": rules.sources} if sources else {}
+        print_json({**found.as_dict(), **extra, **listed})
+        return
+    _print(found)
+    if budget is not None:
+        phase = "offline and online together" if together else "online"
+        console.print(f"\nA budget of {budget:,} ReLUs meets {latency:g} s {phase}.")
+    if sources:
+        shown = table("constant", "#value", "source")
+        for name, source in rules.sources.items():
+            section, _, key = name.partition(".")
+            shown.add_row(name, f"{getattr(getattr(rules, section), key):g}", source)
+        console.print()
+        console.print(shown)
+
+
+def _connection(name: str, bandwidth: float | None, rtt: float | None) -> Network:
+    chosen = named(name)
+    if bandwidth is not None:
+        chosen = replace(chosen, bandwidth=bandwidth * 1e6)
+    return chosen if rtt is None else replace(chosen, rtt=rtt / 1e3)
+
+
+def _named_network(
+    run: Path | None,
+    arch: str | None,
+    model: str | None,
+    inputs: list[str] | None,
+    arch_arg: list[str] | None,
+    classes: int,
+) -> tuple[torch.nn.Module, torch.Tensor | tuple[torch.Tensor, ...]]:
+    if run is None:
+        if arch is None and model is None:
+            raise OptionError("pass a run, or a network such as --arch resnet18")
+        shapes = [_network.parse_shape(text) for text in inputs or ["3x32x32"]]
+        return _network.build(arch, model, arch_arg, classes, shapes[0]), _network.example(shapes)
+    if arch is not None or model is not None:
+        raise OptionError("pass a run or a network, not both")
+    opened = Run.open(run)
+    shape = opened.spec.get("input_shape")
+    if shape is None:
+        raise RunError(f"the network of {run} takes several inputs; estimate it from Python with reluctant.estimate")
+    return load(opened).model, _network.example([tuple(shape)])
+
+
+def _print(found: Cost) -> None:
+    rules, offline = found.protocol, found.protocol.offline
+    shown = table("layer", "#ReLUs", "#MACs", "#online s", *(["#offline s"] if offline else []), title=rules.title)
+    for each in found.layers:
+        if each.layer.kind == "relu" and not each.layer.relus:
+            continue
+        seconds = [f"{each.online.seconds:.4f}", *([f"{each.offline.seconds:.4f}"] if offline else [])]
+        shown.add_row(each.layer.name, *(f"{n:,}" if n else "" for n in (each.layer.relus, each.layer.macs)), *seconds)
+    shown.add_section()
+    totals = [f"{found.online.seconds:.4f}", *([f"{found.offline.seconds:.4f}"] if offline else [])]
+    shown.add_row("total", f"{found.relus:,}", f"{found.macs:,}", *totals, style="bold")
+    console.print(shown)
+    summary = table("estimated", "#seconds", "#sent by the client", "#sent by the server", "#rounds")
+    rows: list[tuple[str, Phase]] = [("online", found.online)]
+    if offline:
+        rows += [("offline", found.offline), ("together", found.total)]
+    for name, phase in rows:
+        rounds = "–" if phase.rounds is None else f"{phase.rounds:,.0f}"
+        summary.add_row(name, f"{phase.seconds:.3f}", octets(phase.bytes_up), octets(phase.bytes_down), rounds)
+    console.print()
+    console.print(summary)
+    how = "measured here" if found.plaintext_measured else "given"
+    console.print(f"\n{found.bottleneck()}")
+    console.print(f"One plaintext inference takes {found.plaintext_seconds:.4f} s ({how}).")
+    if found.stored_by_client:
+        console.print(f"The client stores {octets(found.stored_by_client)} for every query.")
+    for kind, elements in found.not_counted.items():
+        console.print(
+            f"Not in the estimate: {kind} of {elements:,} elements ({percent(elements, found.relus)} of the ReLUs)."
+        )
+    console.print(f"{rules.about} All figures are estimated; --sources says from what.")

@@ -1,0 +1,22 @@
+"""What private inference costs: ReLUs and multiplications, protocols with their sources, estimates."""
+
+from reluctant.cost.estimate import Cost, LayerCost, Phase, budget_for, estimate, measure_plaintext
+from reluctant.cost.layers import Layer, layers
+from reluctant.cost.network import NETWORKS, Network
+from reluctant.cost.protocol import Protocol, names, read
+
+__all__ = [
+    "NETWORKS",
+    "Cost",
+    "Layer",
+    "LayerCost",
+    "Network",
+    "Phase",
+    "Protocol",
+    "budget_for",
+    "estimate",
+    "layers",
+    "measure_plaintext",
+    "names",
+    "read",
+]
