@@ -70,18 +70,19 @@ class Job:
 
     def search(self, budget: int, run: SharedRun | None, **options: Any) -> Found:
         """Search with the job's method."""
-        extra: dict[str, Any] = {"loss": self.loss} if self.loss is not None else {}
         return methods.find(self.method)(
             self.student(),
             teacher=self.teacher,
             train=self.batches.search,
+            val=self.batches.val,
             budget=budget,
             options=self.recipe.search,
             trainer=self.trainer,
+            loss=self.loss,
+            metric=self.metric,
             checkpoint=run,
             on_epoch=self._told(run),
             **options,
-            **extra,
         )
 
     def finetune(self, found: Found, run: SharedRun | None) -> nn.Module:

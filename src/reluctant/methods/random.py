@@ -14,6 +14,8 @@ from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
 from reluctant.recipes import Search
 from reluctant.slopes import sloped
 from reluctant.train import Trainer
+from reluctant.train.evaluate import Metric, accuracy
+from reluctant.train.losses import Loss
 
 
 def search(
@@ -21,9 +23,12 @@ def search(
     *,
     teacher: nn.Module | None = None,
     train: Iterable[Any] | None = None,
+    val: Iterable[Any] | None = None,
     budget: Budget,
     options: Search | None = None,
     trainer: Trainer | None = None,
+    loss: Loss | None = None,
+    metric: Metric = accuracy,
     checkpoint: Checkpoint | None = None,
     on_epoch: OnEpoch | None = None,
     passing: Sequence[int] = (),
@@ -36,7 +41,7 @@ def search(
         budget: the most ReLUs to keep.
         trainer: for its seed.
         passing, on_pass: other budgets, whose masks nest around this one.
-        teacher, train, options, checkpoint, on_epoch: as other methods have them; not used.
+        teacher, train, val, options, loss, metric, checkpoint, on_epoch: as other methods have them; not used.
     """
     generator = torch.Generator().manual_seed(trainer.seed if trainer else 0)
     drawn = {site: torch.rand(module.slope.shape, generator=generator) for site, module in sloped(student).items()}

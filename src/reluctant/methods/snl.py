@@ -22,7 +22,8 @@ from reluctant.methods import anneal
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
 from reluctant.recipes import Search
 from reluctant.slopes import size, sloped
-from reluctant.train import Objective, Penalty, Teacher, Trainer, learning_rate
+from reluctant.train import Objective, Penalty, Teacher, Trainer, evaluate, learning_rate
+from reluctant.train.evaluate import Metric, accuracy
 from reluctant.train.layout import contiguous_
 from reluctant.train.losses import Loss
 from reluctant.train.optimizers import adam
@@ -33,10 +34,12 @@ def search(
     *,
     teacher: nn.Module | None,
     train: Iterable[Any],
+    val: Iterable[Any] | None = None,
     budget: Budget,
     options: Search | None = None,
     trainer: Trainer | None = None,
     loss: Loss | None = None,
+    metric: Metric = accuracy,
     checkpoint: Checkpoint | None = None,
     on_epoch: OnEpoch | None = None,
     passing: Sequence[int] = (),
@@ -50,10 +53,12 @@ def search(
         student: a network with slopes, made by `attach`; it is trained in place.
         teacher: the network it came from; None to do without distillation.
         train: batches of training data.
+        val: batches to score the network with its slopes by after every epoch, for the history; nothing is chosen by them.
         budget: the most ReLUs to keep.
         options: the hyper-parameters; by default those of `Search()`.
         trainer: seed, precision, devices.
         loss: of the task; by default cross-entropy.
+        metric: of the scores; by default the accuracy in percent.
         checkpoint: where to keep the state of every epoch, and to go on from.
         on_epoch: told the figures of every epoch.
         passing: higher budgets of which the mask and weights are wanted too.
@@ -105,6 +110,8 @@ def search(
         count = count_slopes(student, options.threshold)  # line 6
         row = {"phase": "search", "epoch": epoch.number, "count": count, "penalty": penalty.strength}
         row |= {"loss": epoch.loss, "lr": epoch.rate, "seconds": round(epoch.seconds, 3)}
+        if val is not None:
+            row["val"] = evaluate(student, val, metric=metric, trainer=trainer)
         before = progress.previous if options.grow_unless == "previous" else progress.lowest
         if steering is None and count >= before and epoch.number >= options.grow_from:  # line 7
             penalty.strength *= options.growth  # line 8
