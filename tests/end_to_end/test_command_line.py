@@ -173,6 +173,22 @@ WRONG = {
     "truncated mask": (["count", "--arch", "small", "--mask", cut_mask], "is damaged"),
     "empty data folder": (["data", "cifar10", "--data-dir", empty_folder], "put there"),
     "damaged data": (["data", "cifar10", "--data-dir", damaged_folder], "fetch it again"),
+    "no such protocol": (["cost", "--arch", "small", "--protocol", "delfi"], "did you mean 'delphi'"),
+    "no such network": (["cost", "--arch", "small", "--network", "lann"], "did you mean 'lan'"),
+    "negative bandwidth": (["cost", "--arch", "small", "--bandwidth", "-1"], "the bandwidth is -1e+06 bits a second"),
+    "negative round trip": (["cost", "--arch", "small", "--rtt", "-1"], "the round-trip time is -0.001 s"),
+    "negative plaintext": (["cost", "--arch", "small", "--plaintext-seconds", "-1"], "pass 0 or more"),
+    "negative latency": (["cost", "--arch", "small", "--latency", "-1"], "pass a number above 0"),
+    "too fast": (
+        ["cost", "--arch", "small", "--latency", "1e-3", "--plaintext-seconds", "1"],
+        "without any ReLU it already takes 1 s",
+    ),
+    "cost of nothing": (["cost"], "pass a run, or a network such as --arch resnet18"),
+    "cost of no run": (["cost", "nowhere"], "is not a run folder"),
+    "cost of both": (["cost", "nowhere", "--arch", "small"], "pass a run or a network, not both"),
+    "too many relus": (["cost", "--arch", "small", "--relus", "1M"], "above the network's 57344"),
+    "report of nothing": (["report", empty_folder], "there is no finished linearized run"),
+    "report of no folder": (["report", "nowhere"], "is not a folder"),
     "no such data": (["data", "mnist"], "unknown data set 'mnist'"),
 }
 
@@ -197,6 +213,20 @@ def test_an_unknown_flag_and_no_command(reluctant):
     assert reluctant("count", "--archi", "small").returncode == 2
     assert "Usage" in reluctant("--help").stdout
     assert reluctant("--version").stdout.startswith("reluctant 0.")
+
+
+def test_cost_of_resnet18_as_the_paper_has_it(reluctant):
+    asked = ["cost", "--arch", "resnet18", "--num-classes", "100", "--relus", "49.9k", "--protocol", "snl-paper"]
+    ran = reluctant(*asked, "--plaintext-seconds", "0.019", "--latency", "1", "--json")
+    found = json.loads(ran.stdout)
+    assert found["online"]["seconds"] == pytest.approx(1.0669)
+    assert found["estimated"] is True
+    assert found["relus"] == 49_900
+    assert found["budget"] == 46_714
+    shown = reluctant(*asked, "--sources").stdout
+    assert "All figures are estimated" in shown
+    assert "measured here" in shown
+    assert "0.021 s for 1000 ReLUs" in " ".join(shown.split())
 
 
 def test_data_of_digits(reluctant):

@@ -9,7 +9,7 @@ import typer
 
 from reluctant._sweep import sweep
 from reluctant.cli import _jobs
-from reluctant.cli._show import Json, console, percent, print_json, table
+from reluctant.cli._show import Json, console, messages, percent, print_json, table
 from reluctant.cli.linearize import make_job
 from reluctant.cli.pretrain import train
 from reluctant.runs import Run
@@ -61,10 +61,20 @@ def demo(
         }
         for snl, random in zip(found["snl"], found["random"], strict=True)
     ]
+    page = _report(output)
     if as_json:
-        print_json({"total": whole["total"], "accuracy": whole["accuracy"]["test"], "frontier": frontier})
+        shown = {"total": whole["total"], "accuracy": whole["accuracy"]["test"], "frontier": frontier, "report": str(page)}
+        print_json(shown)
         return
     _show(whole, frontier)
+    console.print(f"\nAll of it on a page: {page}")
+
+
+def _report(folder: Path) -> Path:
+    from reluctant.report import report  # matplotlib takes a second
+
+    with messages.status("drawing"):
+        return report([folder], folder / "report.html")[0]
 
 
 def _show(whole: dict[str, Any], frontier: list[dict[str, Any]]) -> None:

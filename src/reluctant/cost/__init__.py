@@ -2,7 +2,7 @@
 
 from reluctant.cost.estimate import Cost, LayerCost, Phase, budget_for, estimate, measure_plaintext
 from reluctant.cost.layers import Layer, layers
-from reluctant.cost.network import NETWORKS, Network
+from reluctant.cost.network import NETWORKS, Network, named
 from reluctant.cost.protocol import Protocol, names, read
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "estimate",
     "layers",
     "measure_plaintext",
+    "named",
     "names",
     "read",
 ]

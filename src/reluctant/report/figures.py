@@ -1,0 +1,343 @@
+"""The figures of a report: matplotlib draws them once, for the page and for papers."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reluctant import published
+from reluctant.frontier import frontier
+from reluctant.report.gather import Evidence, Linearized
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+# Okabe and Ito's colours, which readers with any kind of colour vision can tell apart, on white and on black.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h", "<", ">")
+_INK, _GRID = "#010203", "#040506"
+"""Stand for the page's own colours until the SVG is written into it."""
+
+STYLE = {
+    "font.size": 9.5,
+    "font.family": "sans-serif",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "reluctant",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: how to draw it, and what it says to somebody who does not see it."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    draw: Callable[[], Drawing]
+
+    def svg(self) -> str:
+        """Return it for the page: colours follow the page's, whether light or dark."""
+        text = self._rendered("svg", ink=_INK, grid=_GRID).decode()
+        text = text[text.index("<svg") :]
+        text = re.sub(r' id="(?:figure|axes|patch|line2d|text|matplotlib|xtick|ytick|legend|Path|Line)[^"]*"', "", text)
+        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+        text = re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text, count=1)
+        return text.replace(_INK, "currentColor").replace(_GRID, "var(--line)")
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write it as SVG and PDF, black on white."""
+        written = []
+        for kind in ("svg", "pdf"):
+            path = folder / f"{self.name}.{kind}"
+            path.write_bytes(self._rendered(kind, ink="black", grid="#cccccc"))
+            written.append(path)
+        return written
+
+    def _rendered(self, kind: str, *, ink: str, grid: str) -> bytes:
+        import matplotlib
+        from matplotlib import pyplot
+
+        names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+        style: Any = {**STYLE, **dict.fromkeys(names, ink), "grid.color": grid}
+        with matplotlib.rc_context(style):
+            matplotlib.use("agg", force=False)
+            drawing = self.draw()
+            out = io.BytesIO()
+            # No date: the same runs give the same file.
+            drawing.savefig(
+                out, format=kind, transparent=True, metadata={"Date": None} if kind == "svg" else {"CreationDate": None}
+            )
+            pyplot.close(drawing)
+        return out.getvalue()
+
+
+def all_figures(evidence: Evidence) -> list[Figure]:
+    """Return the figures that these runs have something to show in."""
+    found = [accuracy_against_relus(evidence), relus_by_site(evidence)]
+    searched = [run for run in evidence.shown(4) if any(row["phase"] == "search" for row in run.metrics)]
+    if searched:
+        found.append(over_the_search(searched))
+    found += [kept_pixels(run) for run in evidence.shown(3) if _has_images(run)]
+    if any(run.cost is not None for run in evidence.runs):
+        found.append(cost_by_run(evidence))
+    return found
+
+
+def accuracy_against_relus(evidence: Evidence) -> Figure:
+    """Accuracy against ReLUs on a log axis, with published points of the same data set behind."""
+    theirs = [p for p in published.load() if p.dataset == evidence.dataset]
+    methods = list(dict.fromkeys(run.method for run in evidence.runs))
+
+    def draw() -> Drawing:
+        figure, axes = _axes(6.6, 4.0)
+        for number, method in enumerate(dict.fromkeys(point.method for point in theirs)):
+            points = sorted((p for p in theirs if p.method == method), key=lambda p: p.count)
+            axes.plot(
+                [p.count for p in points], [p.accuracy for p in points], MARKERS[number % len(MARKERS)],
+                color="#8a8a8a", markerfacecolor="none", markersize=4.5, label=f"{method} (published)", zorder=1,
+            )  # fmt: skip
+        for number, method in enumerate(methods):
+            mine = [run for run in evidence.runs if run.method == method and run.count]
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            axes.plot(
+                [run.count for run in mine], [run.accuracy for run in mine], marker,
+                color=colour, markersize=6.5, label=method, zorder=4,
+            )  # fmt: skip
+            best = frontier(mine)
+            if len(best) > 1:
+                axes.plot([run.count for run in best], [run.accuracy for run in best], color=colour, lw=1.6, zorder=3)
+        axes.axhline(evidence.base, color=_ink(axes), lw=1, ls=(0, (4, 3)), zorder=2)
+        axes.annotate(
+            f"all {evidence.total:,} ReLUs: {evidence.base:.2f} %", (1, evidence.base), (-4, 4),
+            xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", fontsize=8.5,
+        )  # fmt: skip
+        axes.set_xscale("log")
+        counts = [run.count for run in evidence.runs if run.count] + [point.count for point in theirs]
+        axes.set_xlim(min(counts) / 1.3, max(counts) * 1.3)
+        axes.set_xlabel("ReLUs kept")
+        axes.set_ylabel(f"accuracy on {evidence.part} data (%)")
+        _thousands(axes, each=(1, 2, 5) if max(counts) / min(counts) < 300 else (1,))
+        axes.legend(fontsize=8.5, loc="lower right", ncols=2 if theirs else 1)
+        return figure
+
+    best = max(evidence.runs, key=lambda run: run.accuracy)
+    counts = [run.count for run in evidence.runs]
+    none = [run for run in evidence.runs if not run.count]
+    zero = f" Without any ReLU it is {none[0].accuracy:.2f} %, which has no place on a logarithmic axis." if none else ""
+    return Figure(
+        "frontier",
+        "Accuracy against ReLUs",
+        f"The line joins the points that no other of the same method beats.{zero}"
+        + (" Open grey marks are what others have published for this data set." if theirs else ""),
+        f"Scatter plot on a logarithmic axis: {len(counts)} runs between {min(counts):,} and {max(counts):,} ReLUs; "
+        f"the best reaches {best.accuracy:.2f} % with {best.count:,} ReLUs, "
+        f"the full network {evidence.base:.2f} %.",
+        draw,
+    )
+
+
+def relus_by_site(evidence: Evidence) -> Figure:
+    """ReLUs before and after, site by site."""
+    runs = evidence.shown(3) or list(evidence.runs[:1])
+    sites = list(runs[0].mask.shapes)
+    runs = [run for run in runs if list(run.mask.shapes) == sites]
+
+    def draw() -> Drawing:
+        figure, axes = _axes(max(6.6, 0.32 * len(sites) + 1.5), 3.6)
+        places = np.arange(len(sites))
+        before = [int(np.prod(runs[0].mask.shapes[site])) for site in sites]
+        axes.bar(places, before, 0.86, color="none", edgecolor=_ink(axes), lw=0.9, label="before")
+        width = 0.8 / len(runs)
+        for number, run in enumerate(runs):
+            kept = [run.mask.counts[site] for site in sites]
+            left = places - 0.4 + (number + 0.5) * width
+            axes.bar(left, kept, width, color=COLOURS[number], label=f"{run.count:,} kept")
+        axes.set_yscale("symlog", linthresh=10)
+        axes.set_ylim(0, max(before) * 1.6)
+        axes.set_xticks(places, sites, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
+        axes.set_ylabel("ReLUs")
+        axes.grid(axis="x", visible=False)
+        _thousands(axes, x=False)
+        axes.legend(fontsize=8.5, ncols=len(runs) + 1, loc="upper right", bbox_to_anchor=(1, 1.14))
+        return figure
+
+    chosen = runs[-1]
+    shares = {site: chosen.mask.counts[site] / max(1, int(np.prod(shape))) for site, shape in chosen.mask.shapes.items()}
+    most = max(shares, key=lambda site: shares[site])
+    return Figure(
+        "relus-by-site",
+        "Where the ReLUs are",
+        "Each site of the network in the order of its calls: all its ReLUs as an outline, those that are kept as bars.",
+        f"Bar chart of {len(sites)} sites. Of {chosen.count:,} kept ReLUs the largest share stays at {most}: "
+        f"{100 * shares[most]:.1f} % of its ReLUs.",
+        draw,
+    )
+
+
+def over_the_search(runs: list[Linearized]) -> Figure:
+    """Count, λ and accuracy over the epochs of the search."""
+    lowest = min(runs, key=lambda run: run.count)
+    rows = [row for row in lowest.metrics if row["phase"] == "search"]
+    scored = "val" in rows[0]
+    panels = [("count", "ReLUs"), ("penalty", "penalty λ")] + ([("val", "accuracy (%)")] if scored else [])
+
+    def draw() -> Drawing:
+        from matplotlib import pyplot
+
+        figure, all_axes = pyplot.subplots(1, len(panels), figsize=(6.6, 2.5), squeeze=False)
+        epochs = [row["epoch"] + 1 for row in rows]
+        for number, (axes, (key, label)) in enumerate(zip(all_axes[0], panels, strict=True)):
+            axes.plot(epochs, [row[key] for row in rows], color=COLOURS[number], lw=1.8)
+            axes.set_xlabel("search epoch")
+            axes.set_title(label, fontsize=9.5)
+            if key == "penalty":
+                axes.set_yscale("log")
+            else:
+                axes.set_ylim(bottom=0)
+            if key == "count":
+                _thousands(axes, x=False)
+                for run in runs:
+                    axes.axhline(run.count, color=_ink(axes), lw=0.7, ls=(0, (2, 3)))
+        return figure
+
+    last = rows[-1]
+    return Figure(
+        "search",
+        "The search",
+        f"How the count falls and λ is steered on the way to {lowest.count:,} ReLUs; dotted lines are the budgets shown."
+        + (" The accuracy is that of the network with its slopes on validation data, before binarizing." if scored else ""),
+        f"{len(panels)} line charts over {len(rows)} epochs: the count falls from {rows[0]['count']:,} to "
+        f"{last['count']:,}, λ goes from {rows[0]['penalty']:.2g} to {last['penalty']:.2g}.",
+        draw,
+    )
+
+
+def kept_pixels(run: Linearized) -> Figure:
+    """For every site with images, which share of the channels keeps the ReLU of a pixel."""
+    maps = {
+        site: run.mask[site].float().mean(0).numpy() for site, shape in run.mask.shapes.items() if len(shape) == 3
+    }  # fmt: skip
+    columns = min(6, len(maps))
+    lines = -(-len(maps) // columns)
+
+    def draw() -> Drawing:
+        from matplotlib import pyplot
+
+        figure, all_axes = pyplot.subplots(lines, columns, figsize=(6.6, 1.15 * lines + 0.3), squeeze=False)
+        for axes in all_axes.flat:
+            axes.axis("off")
+        top = max(float(each.max()) for each in maps.values()) or 1.0
+        for axes, (site, values) in zip(all_axes.flat, maps.items(), strict=False):
+            image = axes.imshow(values, cmap="viridis", vmin=0, vmax=top, interpolation="nearest")
+            axes.set_title(f"{site}\n{run.mask.counts[site]:,}", fontsize=6.5)
+        bar = figure.colorbar(image, ax=all_axes, shrink=0.8, pad=0.02)
+        bar.ax.tick_params(labelsize=7)
+        bar.set_label("channels that keep it", fontsize=7.5)
+        bar.ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        return figure
+
+    return Figure(
+        f"kept-pixels-{run.count}",
+        "Which pixels keep their ReLU",
+        f"{run.name}, {run.count:,} kept: one map for every site, each pixel coloured by the share of channels in which "
+        "its ReLU is kept.",
+        f"Heat maps of {len(maps)} sites of {run.name}; the numbers kept are "
+        + ", ".join(f"{site} {run.mask.counts[site]:,}" for site in maps)
+        + ".",
+        draw,
+    )
+
+
+def cost_by_run(evidence: Evidence) -> Figure:
+    """Estimated seconds of linear layers and ReLUs, online and offline, with what was measured beside them."""
+    runs = [run for run in evidence.shown(6) or evidence.runs[:1] if run.cost is not None]
+    protocol = runs[0].cost.protocol  # type: ignore[union-attr]
+    phases = ["online", "offline"] if protocol.offline else ["online"]
+
+    def draw() -> Drawing:
+        from matplotlib import pyplot
+
+        height = 0.5 + 0.42 * len(runs)
+        figure, all_axes = pyplot.subplots(1, len(phases), figsize=(6.6, max(1.9, height)), squeeze=False, sharey=True)
+        places = np.arange(len(runs))[::-1]
+        for axes, phase in zip(all_axes[0], phases, strict=True):
+            left = np.zeros(len(runs))
+            for number, kind in enumerate(("linear", "relu")):
+                seconds = np.array([_seconds(run, phase, kind) for run in runs])
+                label = {"linear": "linear layers", "relu": "ReLUs"}[kind]
+                axes.barh(places, seconds, 0.62, left=left, color=COLOURS[number], label=f"{label}, estimated")
+                left += seconds
+            measured = [
+                (place, run.measured[phase]["seconds"]) for place, run in zip(places, runs, strict=True) if run.measured
+            ]
+            if measured:
+                axes.plot(
+                    [s for _, s in measured], [p for p, _ in measured], "D", color=COLOURS[2], ms=6, label="measured",
+                )  # fmt: skip
+            axes.set_yticks(places, [f"{run.count:,}" for run in runs])
+            axes.set_title(phase, fontsize=9.5)
+            axes.set_xlabel("seconds for one query")
+            axes.grid(axis="y", visible=False)
+        all_axes[0][0].set_ylabel("ReLUs kept")
+        figure.legend(*all_axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8.5)
+        return figure
+
+    least, most = min(runs, key=lambda run: run.count), max(runs, key=lambda run: run.count)
+    return Figure(
+        "cost",
+        "What a query costs",
+        f"{protocol.title}: {protocol.about} Estimated"
+        + (", with what was measured as diamonds." if any(r.measured for r in runs) else "."),
+        f"Bar chart of estimated seconds: online {_seconds(most, 'online'):.3g} s with {most.count:,} ReLUs and "
+        f"{_seconds(least, 'online'):.3g} s with {least.count:,}.",
+        draw,
+    )
+
+
+def _seconds(run: Linearized, phase: str, kind: str | None = None) -> float:
+    assert run.cost is not None
+    return float(sum(getattr(each, phase).seconds for each in run.cost.layers if kind in (None, each.layer.kind)))
+
+
+def _axes(width: float, height: float) -> tuple[Drawing, Axes]:
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(width, height))
+
+
+def _ink(axes: Axes) -> Any:
+    return axes.xaxis.label.get_color()
+
+
+def _thousands(axes: Axes, *, x: bool = True, each: tuple[int, ...] | None = None) -> None:
+    """Spell the numbers of an axis; on a logarithmic one, label these multiples of the powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    def spelled(value: float, _: Any) -> str:
+        return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}K"
+
+    axis = axes.xaxis if x else axes.yaxis
+    if each is not None:
+        axis.set_major_locator(LogLocator(subs=each, numticks=20))
+    axis.set_major_formatter(FuncFormatter(spelled))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _has_images(run: Linearized) -> bool:
+    return any(len(shape) == 3 for shape in run.mask.shapes.values())

@@ -1,0 +1,176 @@
+"""Read the runs that a report is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reluctant._load import load
+from reluctant.cost import Cost, Network, Protocol, estimate
+from reluctant.errors import ModelError, OptionError, RunError
+from reluctant.mask import Mask
+from reluctant.runs import Run
+
+log = logging.getLogger(__name__)
+
+BENCH = "private-bench.json"
+"""What `reluctant private bench` leaves in a run folder."""
+
+
+@dataclass(frozen=True)
+class Linearized:
+    """A finished run with a mask."""
+
+    run: Run
+    result: dict[str, Any]
+    mask: Mask
+    metrics: list[dict[str, Any]]
+    cost: Cost | None
+    """None where the network cannot be made again from its run folder."""
+    measured: dict[str, Any] | None
+    """What a private inference between two parties was measured to cost."""
+    name: str
+
+    @property
+    def count(self) -> int:
+        """How many ReLUs it evaluates."""
+        return int(self.result["count"])
+
+    @property
+    def accuracy(self) -> float:
+        """On test data, or where there are none on validation data."""
+        scores = self.result["accuracy"]
+        return float(scores.get("test", scores["val"]))
+
+    @property
+    def base(self) -> float:
+        """The accuracy of the network it came from, on the same data."""
+        scores = self.result["accuracy"]
+        return float(scores["base_test"] if "test" in scores else scores["base"])
+
+    @property
+    def method(self) -> str:
+        """How it was chosen, with everything that makes it differ from the plain method."""
+        words = [self.result["method"]]
+        if self.result["schedule"] == "paper":
+            words.append("(Algorithm 1)")
+        if self.result["granularity"] != "pixel":
+            words.append(f"by {self.result['granularity']}")
+        words += [word for word, key in (("zero-out", "zero_out"), ("from scratch", "scratch")) if self.run.spec.get(key)]
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a report shows."""
+
+    dataset: str
+    part: str
+    """`test` or `validation`: what the accuracies are of."""
+    total: int
+    runs: tuple[Linearized, ...]
+
+    @property
+    def base(self) -> float:
+        """The accuracy with all ReLUs."""
+        return max(run.base for run in self.runs)
+
+    def shown(self, most: int) -> list[Linearized]:
+        """Return some runs of the first method, spread over the budgets: enough to see, few enough to look at."""
+        first = self.runs[0].method
+        candidates = sorted((run for run in self.runs if run.method == first and run.count), key=lambda run: -run.count)
+        if len(candidates) <= most:
+            return candidates
+        step = (len(candidates) - 1) / (most - 1)
+        return [candidates[round(position * step)] for position in range(most)]
+
+
+def gather(folders: list[Path], protocol: Protocol, network: Network) -> Evidence:
+    """Read runs, or folders full of runs.
+
+    Raises:
+        OptionError: there is no linearized run, or they are of different data sets or networks.
+        RunError: one cannot be read, or has no mask.
+    """
+    found: dict[Path, Run] = {}
+    for folder in folders:
+        for run in _runs_in(folder):
+            found[run.folder.resolve()] = run
+    runs = [run for run in found.values() if run.spec.get("kind") == "linearize"]
+    if not runs:
+        named = ", ".join(map(str, folders)) or "nothing"
+        raise OptionError(f"there is no finished linearized run in {named}; make one with reluctant linearize or sweep")
+    names = _names([run.folder for run in runs])
+    read = [_read(run, name, protocol, network) for run, name in zip(runs, names, strict=True)]
+    datasets = {_dataset(each.run) for each in read}
+    if len(datasets) > 1:
+        raise OptionError(
+            f"the runs are of different data sets ({', '.join(sorted(datasets))}), which have no common frontier; "
+            "make a report of each"
+        )
+    totals = {each.mask.total for each in read}
+    if len(totals) > 1:
+        log.warning("the runs are of networks with different numbers of ReLUs: %s", sorted(totals))
+    everywhere = all("test" in each.result["accuracy"] for each in read)
+    order = sorted(read, key=lambda each: (each.result["method"] != "snl", each.method, -each.count))
+    return Evidence(datasets.pop(), "test" if everywhere else "validation", max(totals), tuple(order))
+
+
+def _runs_in(folder: Path) -> list[Run]:
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder; pass run folders, or a folder that holds some")
+    if (folder / "run.json").is_file():
+        run = Run.open(folder)
+        if not run.finished:
+            raise RunError(f"the run in {folder} is not finished; give the command that began it again to go on")
+        if run.spec.get("kind") != "linearize" or not (folder / "mask.safetensors").is_file():
+            raise RunError(f"the run in {folder} has no mask; pass linearized runs, or the folder they are in")
+        return [run]
+    below = [path.parent for path in sorted(folder.glob("**/run.json"))]
+    opened = [Run.open(path) for path in below]
+    for run in opened:
+        if not run.finished:
+            log.warning("%s is not finished and not shown", run.folder)
+    return [run for run in opened if run.finished]
+
+
+def _read(run: Run, name: str, protocol: Protocol, network: Network) -> Linearized:
+    path = run.folder / "mask.safetensors"
+    if not path.is_file():
+        raise RunError(f"the run in {run.folder} has no mask; was something removed from it?")
+    bench = run.folder / BENCH
+    try:
+        measured = json.loads(bench.read_text()) if bench.is_file() else None
+    except (OSError, json.JSONDecodeError) as error:
+        raise RunError(f"{bench} cannot be read: {error}; measure it again with reluctant private bench") from error
+    return Linearized(run, run.result, Mask.load(path), run.metrics(), _cost(run, protocol, network), measured, name)
+
+
+def _cost(run: Run, protocol: Protocol, network: Network) -> Cost | None:
+    import torch
+
+    shape = run.spec.get("input_shape")
+    try:
+        if shape is None:
+            return None
+        return estimate(load(run).model, torch.zeros(1, *shape), protocol=protocol, network=network)
+    except (RunError, ModelError) as error:
+        log.info("no cost is shown for %s: %s", run.folder, error)
+        return None
+
+
+def _dataset(run: Run) -> str:
+    return str(run.spec.get("data", {}).get("name", "data of one's own"))
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """Name runs by as much of their paths as tells them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]

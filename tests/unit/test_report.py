@@ -1,0 +1,196 @@
+import csv
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from reluctant import errors, linearize, models
+from reluctant._finetune import pretrain
+from reluctant.cost import names
+from reluctant.recipes import Pretrain, Recipe
+from reluctant.report import report
+from reluctant.report.tables import Table
+from reluctant.runs import Run
+from tests import toys
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """A base and three runs of a network that can be made again, as the commands leave them."""
+    folder = tmp_path_factory.mktemp("runs")
+    x = torch.randn(32, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = DataLoader(TensorDataset(x, (x.mean((1, 2, 3)) > 0).long()), batch_size=16)
+    torch.manual_seed(0)
+    net = models.create("small", num_classes=2, input_shape=(1, 16, 16), width=4)
+    net = pretrain(net, train=data, val=data, options=Pretrain(epochs=1, batch_size=16, lr=0.01))
+    spec = {"arch": "small", "num_classes": 2, "input_shape": [1, 16, 16], "options": {"width": 4}}
+    for name, budget, method in (
+        ("snl-700", 700, "snl"),
+        ("snl-90", 90, "snl"),
+        ("random-90", 90, "random"),
+        ("snl-0", 0, "snl"),
+    ):
+        recipe = Recipe().override({"search.epochs": 2, "finetune.epochs": 1})
+        linearize(
+            net, budget=budget, train=data, val=data, test=data, recipe=recipe, method=method, run_dir=folder / name,
+        )  # fmt: skip
+        path = folder / name / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"model": spec, "data": {"name": "digits"}}))
+    base = Run.begin(folder / "base", {"kind": "pretrain", "data": {"name": "digits"}}, Recipe())
+    base.finish({"run": "base", "total": 3584, "accuracy": {"val": 50.0, "test": 50.0}})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def page(runs):
+    return report([runs], runs / "report.html", figures=runs / "figures")[0]
+
+
+def test_the_page_shows_every_run_and_needs_nothing_else(page):
+    text = page.read_text()
+    assert len(text) < 3_000_000
+    for name in ("snl-700", "snl-90", "random-90", "snl-0"):
+        assert name in text
+    assert not re.search(r'(?:src|href)="(?!#|data:image/png)', text)
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert "<script" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert "Without any ReLU it is" in text
+
+
+def test_every_figure_has_a_text_alternative(page):
+    text = page.read_text()
+    labels = re.findall(r'role="img" aria-label="([^"]+)"', text)
+    assert len(labels) == text.count("<svg") == 6
+    assert all(len(html.unescape(label)) > 40 for label in labels)
+    assert "the best reaches" in labels[0]
+
+
+def test_figures_and_tables_for_papers(page):
+    folder = page.parent / "figures"
+    for name in ("frontier", "relus-by-site", "search", "kept-pixels-700", "kept-pixels-90", "cost"):
+        assert (folder / f"{name}.svg").read_text().startswith("<?xml")
+        assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    with (folder / "runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["ReLUs"] for row in rows] == ["700", "90", "0", "90"]
+    assert "| snl-700 | snl | 700 |" in (folder / "runs.md").read_text()
+    assert r"\begin{tabular}" in (folder / "cost.tex").read_text()
+
+
+def test_the_same_runs_give_the_same_page(page, runs, tmp_path):
+    again = report([runs], tmp_path / "again.html")[0].read_text()
+    plaintext = r"\d+\.\d+"  # one plaintext inference is measured anew
+    assert re.sub(plaintext, "", again.split('id="cost"')[0]) == re.sub(
+        plaintext, "", page.read_text().split('id="cost"')[0]
+    )
+
+
+def test_what_was_measured_stands_beside_the_estimate(runs, tmp_path):
+    folder = tmp_path / "snl-90"
+    shutil.copytree(runs / "snl-90", folder)
+    phase = {"seconds": 0.5, "bytes_sent": 1_000_000, "bytes_received": 2_000_000, "messages": 10}
+    bench = {"images": 6, "agree": 6, "online": phase, "offline": phase}
+    (folder / "private-bench.json").write_text(json.dumps(bench))
+    text = report([folder], tmp_path / "report.html")[0].read_text()
+    assert "Measured cost of a query" in text
+    assert "6 of 6" in text
+    assert "measured" in report([folder], tmp_path / "r.html", figures=tmp_path / "f")[0].read_text()
+    (folder / "private-bench.json").write_text("{")
+    with pytest.raises(errors.RunError, match="measure it again"):
+        report([folder], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("protocol", names())
+def test_every_protocol_can_be_drawn(runs, tmp_path, protocol):
+    assert report([runs / "snl-90"], tmp_path / "report.html", protocol=protocol)[0].exists()
+
+
+def test_published_points_stand_behind_a_published_data_set(runs, tmp_path):
+    folder = tmp_path / "snl-90"
+    shutil.copytree(runs / "snl-90", folder)
+    path = folder / "run.json"
+    path.write_text(path.read_text().replace('"digits"', '"cifar100"'))
+    text = report([folder], tmp_path / "report.html")[0].read_text()
+    assert "DeepReDuce (published)" in text
+
+
+def test_a_network_from_python_has_a_page_without_cost(tmp_path):
+    linearize(
+        toys.toy(),
+        budget=40,
+        train=toys.batches(),
+        val=toys.batches(seed=1),
+        recipe=toys.recipe(),
+        run_dir=tmp_path / "run",
+    )
+    text = report([tmp_path / "run"], tmp_path / "report.html")[0].read_text()
+    assert "Estimated cost" not in text
+    assert "accuracy on validation data" in text
+
+
+def test_bad_input(runs, tmp_path):
+    def refused(*folders):
+        with pytest.raises(errors.ReluctantError) as raised:
+            report(list(folders), tmp_path / "report.html")
+        assert not (tmp_path / "report.html").exists()
+        return str(raised.value)
+
+    (tmp_path / "empty").mkdir()
+    assert "there is no finished linearized run in" in refused(tmp_path / "empty")
+    assert "there is no finished linearized run in nothing" in refused()
+    assert "is not a folder" in refused(tmp_path / "nowhere")
+    assert "has no mask; pass linearized runs" in refused(runs / "base")
+    other = tmp_path / "other"
+    shutil.copytree(runs / "snl-90", other)
+    path = other / "run.json"
+    path.write_text(path.read_text().replace('"digits"', '"cifar10"'))
+    assert "different data sets (cifar10, digits)" in refused(runs / "snl-90", other)
+    (other / "mask.safetensors").unlink()
+    assert "has no mask" in refused(other)
+    (other / "result.json").unlink()
+    assert "is not finished" in refused(other)
+    path.write_text("{")
+    assert "cannot be read" in refused(other)
+
+
+def test_cells_are_escaped():
+    table = Table("t", "T", ("name", "#n %"), (("a_b|c", "1,000"),))
+    assert table.markdown() == "| name | n % |\n| --- | ---: |\n| a_b\\|c | 1,000 |\n"
+    assert r"a\_b|c & 1,000 \\" in table.latex()
+    assert r"n \%" in table.latex()
+    assert table.csv() == "name,n %\na_b|c,1000\n"
+
+
+LOOK = """
+<iframe id="page" style="width:WIDTHpx;height:900px;border:0" srcdoc="CONTENT"></iframe>
+<script>
+const frame = document.getElementById("page");
+frame.onload = () => {
+  const root = frame.contentDocument.documentElement;
+  const wide = [...frame.contentDocument.querySelectorAll("main *")].filter(
+    each => !each.closest(".scroll, pre, svg") && each.getBoundingClientRect().right > root.clientWidth + 1);
+  document.title = `overflow ${root.scrollWidth - root.clientWidth} wide ${wide.length} figures ` +
+    [...frame.contentDocument.querySelectorAll("figure svg")].filter(svg => svg.getBoundingClientRect().height > 50).length;
+};
+</script>
+"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed; make browser installs it")
+@pytest.mark.parametrize("width", [360, 1200])
+def test_a_browser_shows_it_without_errors_and_nothing_overflows(page, tmp_path, width):
+    harness = tmp_path / "look.html"
+    harness.write_text(LOOK.replace("WIDTH", str(width)).replace("CONTENT", html.escape(page.read_text(), quote=True)))
+    ran = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1280,1000",
+         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom", harness.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in ran.stderr
+    assert "<title>overflow 0 wide 0 figures 6</title>" in ran.stdout
