@@ -12,6 +12,7 @@
     ├── WeightsError       a weight file that cannot be read or does not fit
     ├── TrainingError      training that cannot go on
     ├── RunError           a run folder that cannot be read, written or continued
+    ├── PlanError          a network that cannot become a plan for two parties, or a plan that is not believed
     └── OptionError        an option, or a name, that does not exist
 
 Each is also the built-in error a caller would expect, and its message is one sentence: what is wrong, what was
@@ -70,6 +71,10 @@ class TrainingError(ReluctantError, ValueError):
 
 class RunError(ReluctantError, ValueError):
     """A run folder that cannot be read, written or continued."""
+
+
+class PlanError(ReluctantError, ValueError):
+    """A network that cannot become a plan for two parties, or a plan that is not believed."""
 
 
 class OptionError(ReluctantError, ValueError):
