@@ -13,6 +13,8 @@
     ├── TrainingError      training that cannot go on
     ├── RunError           a run folder that cannot be read, written or continued
     ├── PlanError          a network that cannot become a plan for two parties, or a plan that is not believed
+    ├── PeerError          the other party of a private inference is gone, refuses, or says what cannot be believed
+    ├── MaterialError      offline material that is missing, spent or of another plan
     └── OptionError        an option, or a name, that does not exist
 
 Each is also the built-in error a caller would expect, and its message is one sentence: what is wrong, what was
@@ -75,6 +77,14 @@ class RunError(ReluctantError, ValueError):
 
 class PlanError(ReluctantError, ValueError):
     """A network that cannot become a plan for two parties, or a plan that is not believed."""
+
+
+class PeerError(ReluctantError, ValueError):
+    """The other party of a private inference is gone, refuses, or says what cannot be believed."""
+
+
+class MaterialError(ReluctantError, ValueError):
+    """Offline material that is missing, spent or of another plan."""
 
 
 class OptionError(ReluctantError, ValueError):

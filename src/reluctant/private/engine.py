@@ -1,0 +1,241 @@
+"""SPU with the Cheetah protocol: the steps that two parties compute together.
+
+One engine per process: SPU's log, the only place where it says how much was sent, is the process's own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reluctant.errors import OptionError, PeerError, first_line
+from reluctant.private.fixed import Ring
+from reluctant.private.plan import Step
+
+SERVER, CLIENT = 0, 1
+
+_DETAILS = re.compile(r"Link details: total send bytes (\d+), recv bytes (\d+), send actions (\d+), recv actions (\d+)")
+
+
+def available() -> bool:
+    """Tell whether SPU is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("spu", "jax"))
+
+
+def require() -> None:
+    """Make sure that SPU is installed.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if not available():
+        raise OptionError("private inference needs SPU, which is not installed; pip install 'reluctant[private]'")
+
+
+@dataclass
+class Sent:
+    """What SPU has sent and received."""
+
+    sent: int = 0
+    received: int = 0
+    messages: int = 0
+
+
+class Engine:
+    """One party's side of SPU.
+
+    Args:
+        rank: SERVER or CLIENT.
+        addresses: host:port of both, the server's first; this one is listened on, the other connected to.
+        timeout: how many seconds to wait for the other side at most.
+    """
+
+    def __init__(self, rank: int, addresses: tuple[str, str], timeout: float) -> None:
+        require()
+        import jax
+        import spu
+        from spu import libspu
+
+        jax.config.update("jax_enable_x64", True)
+        self.rank = rank
+        self.traffic = Sent()
+        self._folder = tempfile.TemporaryDirectory(prefix="reluctant-spu-")
+        self._log = Path(self._folder.name) / "spu.log"
+        self._read = 0
+        self._programs: dict[Any, Any] = {}
+        options = libspu.logging.LogOptions()
+        options.enable_console_logger = False
+        options.system_log_path = str(self._log)
+        options.trace_log_path = str(Path(self._folder.name) / "trace.log")
+        options.log_level = libspu.logging.LogLevel.INFO
+        libspu.logging.setup_logging(options)
+        link = libspu.link.Desc()
+        link.recv_timeout_ms = link.http_timeout_ms = int(1000 * timeout)
+        link.connect_retry_times = max(1, int(timeout / 0.1))
+        link.connect_retry_interval_ms = 100
+        for name, address in zip(("server", "client"), addresses, strict=True):
+            link.add_party(name, address)
+        config = libspu.RuntimeConfig(protocol=libspu.ProtocolKind.CHEETAH, field=libspu.FieldType.FM64)
+        config.experimental_enable_colocated_optimization = (
+            True  # else private weights become shared ones: 3 times the bytes
+        )
+        config.enable_pphlo_profile = True  # writes the bytes into the log
+        try:
+            self._link = libspu.link.create_brpc(link, rank)
+        except RuntimeError as error:
+            raise PeerError(f"the other side cannot be reached at {addresses[1 - rank]}: {first_line(error)}") from error
+        self._runtime, self._io = spu.Runtime(self._link, config), spu.Io(2, config)
+
+    def affine(self, step: Step, shape: tuple[int, ...], operand: Ring) -> Ring:
+        """Return this party's share of W·r, where the server has W and the client has r.
+
+        Args:
+            step: the affine step.
+            shape: of the step's input.
+            operand: the server's weight, the client's share of the step's input.
+        """
+        import jax.numpy as jnp
+        from jax import lax
+
+        weight: tuple[int, ...]
+        values: tuple[int, ...]
+        if step.kind == "linear":
+            rows, columns = step.options["weight"]
+            weight, values = (columns, rows), (step.size // rows, columns)
+            mine = operand.T if self.rank == SERVER else operand
+
+            def product(w: Any, r: Any) -> Any:
+                return jnp.matmul(r, w)
+
+        else:
+            weight, values = _dense_shape(step), _padded_shape(step, shape)
+            mine = dilated(step, operand) if self.rank == SERVER else padded(step, operand)
+            stride, groups = tuple(step.options["stride"]), step.options["groups"]
+            by_channel = groups == weight[0] and weight[1:] == (1, 1, 1) and stride == (1, 1)
+            if by_channel:
+                weight = (weight[0], 1, 1)
+
+            def product(w: Any, r: Any) -> Any:
+                if by_channel:
+                    return w * r
+                parts = [
+                    lax.conv_general_dilated(
+                        part[None], kernel, stride, "VALID", dimension_numbers=("NCHW", "OIHW", "NCHW")
+                    )
+                    for kernel, part in zip(jnp.split(w, groups, 0), jnp.split(r, groups, 0), strict=True)
+                ]
+                return jnp.concatenate(parts, 1) if groups > 1 else parts[0]
+
+        shapes = (weight, values)
+        result = self._run(("affine", step.kind, *map(str, (shapes, step.options))), product, shapes, mine)
+        return result.reshape(step.shape)
+
+    def relu(self, share: Ring) -> Ring:
+        """Return this party's share of max(a + b, 0) from its share of a + b."""
+        import jax.numpy as jnp
+
+        def program(a: Any, b: Any) -> Any:
+            return jnp.maximum(a + b, 0)
+
+        return self._run(("relu", share.shape), program, (share.shape, share.shape), share)
+
+    def largest(self, share: Ring) -> Ring:
+        """Return this party's share of the largest along the last dimension."""
+        import jax.numpy as jnp
+
+        def program(a: Any, b: Any) -> Any:
+            total = a + b
+            parts = [total[..., position] for position in range(share.shape[-1])]
+            while len(parts) > 1:  # a tournament: as few rounds as there can be
+                half = len(parts) // 2
+                played = [jnp.maximum(x, y) for x, y in zip(parts[:half], parts[half : 2 * half], strict=True)]
+                parts = played + parts[2 * half :]
+            return parts[0]
+
+        return self._run(("largest", share.shape), program, (share.shape, share.shape), share).reshape(share.shape[:-1])
+
+    def warm_up(self) -> None:
+        """Set up oblivious transfer, which happens once and lazily."""
+        self.relu(np.zeros(8, np.int64))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._link.stop_link()
+        self._folder.cleanup()
+
+    def _run(self, key: Any, program: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], mine: Ring) -> Ring:
+        """Run a program of one operand of each party, and return this party's raw share of its result."""
+        import jax
+        from spu import libspu
+        from spu.utils import frontend
+
+        names = ["of_server", "of_client"]
+        if key not in self._programs:
+            arguments = [jax.ShapeDtypeStruct(shape, np.int64) for shape in shapes]
+            secret = [libspu.Visibility.VIS_SECRET] * 2
+            self._programs[key], _ = frontend.compile(
+                frontend.Kind.JAX, program, arguments, {}, names, secret, lambda out: ["result"]
+            )
+        try:
+            for owner, (name, shape) in enumerate(zip(names, shapes, strict=True)):
+                value = np.zeros(shape, np.int64) if owner != self.rank else mine.reshape(shape)
+                share = self._io.make_shares(np.ascontiguousarray(value), libspu.Visibility.VIS_SECRET, owner)[self.rank]
+                self._runtime.set_var(name, share)
+            self._runtime.run(self._programs[key])
+            result = self._runtime.get_var("result")
+        except RuntimeError as error:
+            raise PeerError(f"the other side has not answered in time or is gone: {first_line(error)}") from error
+        self._count()
+        return _content(result)
+
+    def _count(self) -> None:
+        """Read what the log says has been sent since."""
+        with self._log.open(errors="replace") as file:
+            file.seek(self._read)
+            text = file.read()
+            self._read = file.tell()
+        for sent, received, out, _ in _DETAILS.findall(text):
+            self.traffic.sent += int(sent)
+            self.traffic.received += int(received)
+            self.traffic.messages += int(out)
+
+
+def _content(share: Any) -> Ring:
+    from spu import libspu
+
+    parts = []
+    for data in share.share_chunks:
+        chunk = libspu.ValueChunk()
+        chunk.ParseFromString(data)
+        parts.append(chunk.content)
+    return np.frombuffer(b"".join(parts), np.int64).copy()
+
+
+def padded(step: Step, values: Ring) -> Ring:
+    """Put the zeros around a share that a convolution wants."""
+    return np.pad(values, ((0, 0), *map(tuple, step.options["padding"])))
+
+
+def dilated(step: Step, weight: Ring) -> Ring:
+    """Put the zeros into a kernel that its dilation stands for."""
+    made = np.zeros(_dense_shape(step), np.int64)
+    down, right = step.options["dilation"]
+    made[:, :, ::down, ::right] = weight
+    return made
+
+
+def _dense_shape(step: Step) -> tuple[int, ...]:
+    out, into, height, width = step.options["weight"]
+    down, right = step.options["dilation"]
+    return (out, into, down * (height - 1) + 1, right * (width - 1) + 1)
+
+
+def _padded_shape(step: Step, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0], *(size + sum(pair) for size, pair in zip(shape[1:], step.options["padding"], strict=True)))

@@ -1,0 +1,218 @@
+"""The two parties: what each does offline, before the input is there, and online.
+
+Every value T of the plan is shared as r (the client's) and T − r (the server's), modulo 2⁶⁴. The client knows all its r
+before the input exists:
+
+    input     the client draws r and online sends x − r
+    affine    offline, encryption gives the client u and the server v with u + v = W·r; online the server alone computes
+              W·(x − r) + b + v, and the client's share is u
+    local     each party computes on its own share
+    relu      the kept elements of both shares go into a comparison; the client then replaces its share of the result by a
+              fresh r, drawn offline, and sends the difference. Elements that are not kept stay as they are
+    result    the server sends its share to the client
+
+Everything that the client sends is masked by fresh uniform elements of the ring; the server sends nothing but shares.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reluctant.errors import MaterialError, PeerError
+from reluctant.private import fixed, local
+from reluctant.private.clear import SMALLEST, Encoded
+from reluctant.private.engine import Engine
+from reluctant.private.fixed import Ring
+from reluctant.private.material import Store
+from reluctant.private.plan import AFFINE, LOCAL, Plan, Step
+from reluctant.private.wire import Channel
+
+
+@dataclass
+class Spent:
+    """What a phase took, as one party sees it."""
+
+    seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages: int = 0
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _Party:
+    """What both parties have: the plan, SPU, the control connection, a store of material."""
+
+    shift: Callable[[Ring, int], Ring]
+
+    def __init__(self, plan: Plan, engine: Engine, channel: Channel, store: Store) -> None:
+        self.plan, self.engine, self.channel, self.store = plan, engine, channel, store
+
+    def _traffic(self) -> tuple[int, int, int]:
+        spu, own = self.engine.traffic, self.channel.traffic
+        return spu.sent + own.sent, spu.received + own.received, spu.messages + own.messages
+
+    def _measured(self, spent: Spent, step: Step, compute: Callable[[], Any]) -> Any:
+        """Do something, and note what it took."""
+        before, began = self._traffic(), time.perf_counter()
+        result = compute()
+        seconds = time.perf_counter() - began
+        sent, received, messages = (now - then for now, then in zip(self._traffic(), before, strict=True))
+        spent.seconds += seconds
+        spent.bytes_sent += sent
+        spent.bytes_received += received
+        spent.messages += messages
+        if sent or received or seconds > 1e-3:
+            row = {"step": step.name, "kind": step.kind, "seconds": seconds}
+            spent.steps.append({**row, "bytes_sent": sent, "bytes_received": received, "messages": messages})
+        return result
+
+    def _local(self, step: Step, shares: list[Ring]) -> Ring:
+        inputs = [shares[value] for value in step.inputs]
+        return local.compute(step, inputs, self.plan.scales.weight_bits, type(self).shift)
+
+    def _gathered(self, number: int, step: Step, share: Ring) -> Ring:
+        """Return what of a share goes into a comparison."""
+        if step.kind == "relu":
+            return share.reshape(-1)[self.plan.kept[number]]
+        return local.windows(step, share, self._outside).reshape(step.size, -1)
+
+    def _put_back(self, number: int, step: Step, share: Ring, compared: Ring) -> Ring:
+        """Put the result of a comparison where it belongs."""
+        if step.kind == "max_pool":
+            return compared.reshape(step.shape)
+        flat = share.reshape(-1).copy()
+        flat[self.plan.kept[number]] = compared
+        return flat.reshape(step.shape)
+
+    def _compare(self, step: Step, share: Ring) -> Ring:
+        return self.engine.relu(share) if step.kind == "relu" else self.engine.largest(share)
+
+    _outside = 0
+    """What this party's share is outside of an image."""
+
+
+class Client(_Party):
+    """The party with the input."""
+
+    shift = staticmethod(fixed.shifted_by_client)
+
+    def prepare(self) -> tuple[str, Spent]:
+        """Prepare material for one query together with the server, and return its name."""
+        spent = Spent()
+        self.channel.send({"prepare": secrets.token_hex(16)})
+        name = str(self._answer("name"))
+        shares = [fixed.uniform(self.plan.input_shape)]
+        kept = {"input": shares[0]}
+        for number, step in enumerate(self.plan.steps):
+            first = shares[step.inputs[0]]
+            if step.kind in LOCAL:
+                shares.append(self._local(step, shares))
+            elif step.kind in AFFINE:
+                u = self._measured(spent, step, partial(self.engine.affine, step, first.shape, first))
+                shares.append(fixed.shifted_by_client(u, self.plan.scales.weight_bits))
+            else:
+                kept[f"{number}.share"] = self._gathered(number, step, first)
+                kept[f"{number}.mask"] = fixed.uniform((len(kept[f"{number}.share"]),))
+                shares.append(self._put_back(number, step, first, kept[f"{number}.mask"]))
+        kept["result"] = shares[-1]
+        self.store.put(name, kept)
+        self._answer("prepared")
+        return name, spent
+
+    def query(self, name: str, image: NDArray[Any]) -> tuple[NDArray[np.float64], Spent]:
+        """Ask about one image of 0…1 with material that was prepared, and return its logits."""
+        bits = self.plan.scales.value_bits
+        x = fixed.encode(self.plan.normalised(image), bits)
+        material = self.store.take(name)  # spent from here on, whatever happens
+        spent = Spent()
+
+        def begin() -> None:
+            self.channel.send({"query": name})
+            self._answer("go")
+            self.channel.send_ring(x - material["input"])
+
+        first = self.plan.steps[0]
+        self._measured(spent, Step("input", (), first.shape, "input"), begin)
+        for number, step in self.plan.numbered("relu", "max_pool"):
+            share, mask = material[f"{number}.share"], material[f"{number}.mask"]
+
+            def compare(step: Step = step, share: Ring = share, mask: Ring = mask) -> None:
+                self.channel.send_ring(self._compare(step, share) - mask)
+
+            self._measured(spent, step, compare)
+        last = self.plan.steps[-1]
+        answer = Step("result", (), last.shape, "result")
+        theirs = self._measured(spent, answer, lambda: self.channel.receive_ring(last.shape))
+        return fixed.decode(theirs + material["result"], bits), spent
+
+    def _answer(self, key: str) -> Any:
+        header, _ = self.channel.receive()
+        if key not in header:
+            raise PeerError(f"the server answered {sorted(header)} where '{key}' was expected")
+        return header[key]
+
+
+class Server(_Party):
+    """The party with the weights."""
+
+    shift = staticmethod(fixed.shifted)
+    _outside = SMALLEST
+
+    def __init__(self, plan: Plan, weights: Encoded, engine: Engine, channel: Channel, store: Store) -> None:
+        super().__init__(plan, engine, channel, store)
+        self._weights = weights
+
+    def serve(self) -> None:
+        """Do what the client asks for until it hangs up."""
+        while True:
+            header, _ = self.channel.receive()
+            if "prepare" in header:
+                self._prepare()
+            elif "query" in header:
+                self._query(str(header["query"]))
+            elif "bye" in header:
+                return
+            else:
+                raise PeerError(f"the client asks for {sorted(header)!r:.60}, which is unknown")
+
+    def _prepare(self) -> None:
+        name = secrets.token_hex(16)
+        self.channel.send({"name": name})
+        material = {}
+        for number, step in self.plan.numbered(*AFFINE):
+            shape = self.plan.shape(step.inputs[0])
+            material[str(number)] = self.engine.affine(step, shape, self._weights.weight[number])
+        self.store.put(name, material)
+        self.channel.send({"prepared": name})
+
+    def _query(self, name: str) -> None:
+        try:
+            material = self.store.take(name)
+        except MaterialError as error:
+            self.channel.refuse(str(error))
+            raise
+        self.channel.send({"go": name})
+        shares = [self.channel.receive_ring(self.plan.input_shape)]
+        bits = self.plan.scales.weight_bits
+        for number, step in enumerate(self.plan.steps):
+            first = shares[step.inputs[0]]
+            if step.kind in LOCAL:
+                shares.append(self._local(step, shares))
+            elif step.kind in AFFINE:
+                own = fixed.with_bias(
+                    step, self._weights.bias[number], fixed.affine(step, self._weights.weight[number], first)
+                )
+                shares.append(fixed.shifted(own + material[str(number)], bits))
+            else:
+                compared = self._compare(step, self._gathered(number, step, first))
+                compared = compared + self.channel.receive_ring(compared.shape)
+                shares.append(self._put_back(number, step, first, compared))
+        self.channel.send_ring(shares[-1])
