@@ -17,6 +17,7 @@ from reluctant.cli.evaluate import evaluate
 from reluctant.cli.import_weights import import_weights
 from reluctant.cli.linearize import linearize
 from reluctant.cli.pretrain import pretrain
+from reluctant.cli.private import app as private
 from reluctant.cli.report import report
 from reluctant.cli.sweep import sweep
 from reluctant.errors import ReluctantError
@@ -38,6 +39,7 @@ app.command()(evaluate)
 app.command()(count)
 app.command()(cost)
 app.command()(report)
+app.add_typer(private)
 app.command()(data)
 
 

@@ -6,6 +6,7 @@ One engine per process: SPU's log, the only place where it says how much was sen
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import tempfile
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import numpy as np
 
 from reluctant.errors import OptionError, PeerError, first_line
 from reluctant.private.fixed import Ring
-from reluctant.private.plan import Step
+from reluctant.private.plan import Plan, Step
 
 SERVER, CLIENT = 0, 1
 
@@ -161,9 +162,13 @@ class Engine:
 
         return self._run(("largest", share.shape), program, (share.shape, share.shape), share).reshape(share.shape[:-1])
 
-    def warm_up(self) -> None:
-        """Set up oblivious transfer, which happens once and lazily."""
-        self.relu(np.zeros(8, np.int64))
+    def warm_up(self, plan: Plan) -> None:
+        """Compile the comparisons of a plan and run each once: oblivious transfer is set up lazily, at its first uses."""
+        for number, step in plan.numbered("relu", "max_pool"):
+            if step.kind == "relu":
+                self.relu(np.zeros(len(plan.kept[number]), np.int64))
+            else:
+                self.largest(np.zeros((step.size, math.prod(step.options["kernel"])), np.int64))
 
     def close(self) -> None:
         """Hang up."""

@@ -39,6 +39,7 @@ def lower(
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
     classes: tuple[str, ...] = (),
+    data: str = "",
 ) -> tuple[Plan, Weights]:
     """Turn a network, masked or not, into a plan and its weights.
 
@@ -48,6 +49,7 @@ def lower(
         mean: of each channel, that images are normalised with.
         std: and their standard deviation.
         classes: the names of its outputs.
+        data: the name of its data set.
 
     Returns:
         The plan, public, with scales still to be calibrated; and the weights, the server's own.
@@ -66,7 +68,7 @@ def lower(
     made = _Lowering(graph)
     for node in graph.graph.nodes:
         made.lower(node)
-    plan = Plan(tuple(made.steps), tuple(input_shape), made.kept, mean=mean, std=std, classes=classes)
+    plan = Plan(tuple(made.steps), tuple(input_shape), made.kept, mean=mean, std=std, classes=classes, data=data)
     plan.check()
     return plan, made.weights
 

@@ -82,6 +82,8 @@ class Plan:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     classes: tuple[str, ...] = ()
+    data: str = ""
+    """The name of the data set that it was made for, if it has one."""
 
     @property
     def relus(self) -> int:
@@ -126,6 +128,7 @@ class Plan:
             "mean": self.mean,
             "std": self.std,
             "classes": self.classes,
+            "data": self.data,
         }
         arrays = {str(number): indices.astype(np.int64) for number, indices in sorted(self.kept.items())}
         return write_arrays(arrays, metadata={"plan": json.dumps(content, sort_keys=True)})
@@ -160,6 +163,7 @@ class Plan:
                 tuple(content["mean"]),
                 tuple(content["std"]),
                 tuple(map(str, content["classes"])),
+                str(content["data"]),
             )
             plan.check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:

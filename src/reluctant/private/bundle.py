@@ -1,0 +1,92 @@
+"""What the server serves: a plan and its weights in fixed point, made from a run folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load as read_arrays
+from safetensors.numpy import save as write_arrays
+
+from reluctant import data
+from reluctant._load import load
+from reluctant.errors import DataError, RunError
+from reluctant.private.calibrate import calibrate
+from reluctant.private.clear import Encoded
+from reluctant.private.lower import Weights, lower
+from reluctant.private.plan import Plan
+from reluctant.runs import Run
+
+log = logging.getLogger(__name__)
+
+CALIBRATION = 16
+"""How many images are looked at for the fixed point."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A plan, public, and weights, the server's own."""
+
+    plan: Plan
+    weights: Encoded
+    floats: Weights | None = None
+    """The weights as they were, where the bundle was made here."""
+
+    def write(self, path: Path) -> None:
+        """Write it for a process of the server's own, readable by nobody else."""
+        arrays = {f"weight.{number}": values for number, values in self.weights.weight.items()}
+        arrays |= {f"bias.{number}": values for number, values in self.weights.bias.items()}
+        arrays["plan"] = np.frombuffer(self.plan.save(), np.uint8)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(write_arrays(arrays))
+
+    @classmethod
+    def read(cls, path: Path) -> Bundle:
+        """Read one that was written."""
+        arrays = read_arrays(path.read_bytes())
+        plan = Plan.load(arrays.pop("plan").tobytes())
+        parts: dict[str, dict[int, Any]] = {"weight": {}, "bias": {}}
+        for name, values in arrays.items():
+            kind, _, number = name.partition(".")
+            parts[kind][int(number)] = values
+        return cls(plan, Encoded(parts["weight"], parts["bias"]))
+
+
+def from_run(folder: Path) -> Bundle:
+    """Make a bundle from a finished run; the folder is all that is needed.
+
+    Raises:
+        RunError, PlanError: it cannot be read, or its network cannot become a plan.
+    """
+    run = Run.open(folder)
+    model = load(run).model
+    shape = run.spec.get("input_shape")
+    if shape is None:
+        raise RunError(f"the network of {folder} takes several inputs; private inference has one")
+    described = run.spec.get("data", {})
+    name = str(described.get("name", ""))
+    images, mean, std, classes = _images(described, tuple(shape))
+    plan, weights = lower(model, tuple(shape), mean=mean, std=std, classes=classes, data=name)
+    plan = calibrate(plan, weights, images)
+    return Bundle(plan, Encoded.of(plan, weights), weights)
+
+
+def _images(
+    described: dict[str, Any], shape: tuple[int, ...]
+) -> tuple[list[NDArray[Any]], tuple[float, ...], tuple[float, ...], tuple[str, ...]]:
+    """Return images to calibrate with, and how they are normalised and called; noise where the data are not here."""
+    mean, std = (tuple(described.get(key) or ()) for key in ("mean", "std"))
+    try:
+        splits = data.load(str(described["name"]), described.get("dir"))
+    except (DataError, KeyError) as error:
+        log.warning("the run's images are not here, so noise is used to choose the fixed point (%s)", error)
+        noise = np.random.default_rng(0).random((CALIBRATION, *shape))
+        return list(noise), mean, std, tuple(map(str, described.get("classes", ())))
+    some = splits.val.pixels[:CALIBRATION].numpy() / 255
+    return list(some), mean or splits.mean, std or splits.std, splits.classes

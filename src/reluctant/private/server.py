@@ -1,0 +1,103 @@
+"""The server: greets clients and gives each a worker process."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from reluctant.errors import OptionError, PeerError, ReluctantError
+from reluctant.private import engine as spu
+from reluctant.private.bundle import Bundle
+from reluctant.private.session import free_port, greet
+from reluctant.private.wire import Channel
+
+log = logging.getLogger(__name__)
+
+GREETING_TIMEOUT = 10.0
+
+
+class PrivateServer:
+    """Listens for clients of one plan.
+
+    Args:
+        bundle: what is served.
+        host: the address to listen on.
+        port: 0 for any that is free.
+        material: a folder to keep offline material in.
+        timeout: how many seconds to wait for a client at most.
+        clients: how many are served at the same time.
+    """
+
+    def __init__(
+        self, bundle: Bundle, host: str, port: int, material: Path, *, timeout: float = 120.0, clients: int = 4
+    ) -> None:
+        spu.require()
+        self._bundle, self._data = bundle, bundle.plan.save()
+        self._material, self._timeout = material, timeout
+        self._places = threading.BoundedSemaphore(clients)
+        self._folder = tempfile.TemporaryDirectory(prefix="reluctant-server-")
+        self._path = Path(self._folder.name) / "bundle"
+        bundle.write(self._path)
+        try:
+            self._listening = socket.create_server((host, port))
+        except OSError as error:
+            raise OptionError(f"cannot listen on {host}:{port} ({error.strerror}); pass another port") from error
+        self.port = int(self._listening.getsockname()[1])
+        self._workers: set[subprocess.Popen[bytes]] = set()
+
+    def serve(self) -> None:
+        """Serve clients until `close` is called."""
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._client, args=(connection,), daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening, and end the sessions that there are."""
+        self._listening.close()
+        for worker in list(self._workers):
+            worker.kill()
+        self._folder.cleanup()
+
+    def _client(self, connection: socket.socket) -> None:
+        channel = Channel(connection, GREETING_TIMEOUT)
+        if not self._places.acquire(blocking=False):
+            channel.refuse("the server has as many clients as it takes; try again later")
+            channel.close()
+            return
+        try:
+            theirs = greet(channel, self._bundle.plan, self._data)
+            self._session(channel, theirs)
+        except PeerError as error:
+            log.warning("a client is gone: %s", error)
+        except ReluctantError as error:
+            channel.refuse(str(error))
+        finally:
+            channel.close()
+            self._places.release()
+
+    def _session(self, channel: Channel, theirs: str) -> None:
+        """Hand the connection to a worker, and wait for its end."""
+        port = free_port(channel.host)
+        channel.send({"port": port})
+        command = [
+            sys.executable, "-m", "reluctant.private.worker", "--socket", str(channel.fileno()),
+            "--bundle", str(self._path), "--material", str(self._material),
+            "--addresses", f"{channel.host}:{port}", theirs, "--timeout", str(self._timeout),
+        ]  # fmt: skip
+        worker = subprocess.Popen(command, pass_fds=[channel.fileno()], stderr=subprocess.PIPE)
+        self._workers.add(worker)
+        try:
+            _, said = worker.communicate()
+        finally:
+            self._workers.discard(worker)
+        if worker.returncode:
+            last = said.decode(errors="replace").strip().splitlines()
+            log.warning("a session ended early: %s", last[-1] if last else f"exit code {worker.returncode}")

@@ -1,0 +1,116 @@
+"""How two parties meet: the greeting over the control connection, and the addresses at which SPU will connect them."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reluctant.errors import OptionError, PeerError
+from reluctant.private import engine as spu
+from reluctant.private.material import Store
+from reluctant.private.parties import Client, Spent
+from reluctant.private.plan import Plan
+from reluctant.private.wire import Channel
+
+GREETING = "reluctant private 1"
+MOST_PLAN = 1 << 28
+"""Bytes of a plan that a client is ready to read."""
+
+
+def free_port(host: str) -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read host:port.
+
+    >>> parse_address("localhost:7077")
+    ('localhost', 7077)
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise OptionError(f"the address '{text}' cannot be read; pass host:port, such as localhost:7077")
+    return host, int(port)
+
+
+def greet(channel: Channel, plan: Plan, data: bytes) -> str:
+    """The server's side: check who it is, send the plan, and return the address of the client's SPU.
+
+    Raises:
+        PeerError: it is not a client of ours, or one of another plan; it has been told.
+    """
+    header, _ = channel.receive()
+    if header.get("hello") != GREETING:
+        channel.refuse(f"this server speaks '{GREETING}'; use the same version of reluctant on both sides")
+        raise PeerError(f"a client greeted with {header.get('hello')!r:.60}")
+    wanted = header.get("plan")
+    if wanted not in (None, plan.version):
+        channel.refuse(f"this server has plan {plan.version} and you have {wanted!r:.40}; fetch the plan again")
+        raise PeerError(f"a client has plan {wanted!r:.40}")
+    channel.send({"plan": plan.version}, data)
+    header, _ = channel.receive()
+    port = header.get("port")
+    if not isinstance(port, int) or not 0 < port < 65536:
+        channel.refuse("the port of your SPU cannot be read")
+        raise PeerError(f"a client named port {port!r:.60}")
+    return f"{channel.peer}:{port}"
+
+
+class Session:
+    """A client's connection to a server: prepare material, ask queries.
+
+    Args:
+        server: host and port.
+        material: a folder to keep offline material in.
+        timeout: how many seconds to wait for the server at most.
+        plan: the version that the server has to have; any if None.
+    """
+
+    def __init__(self, server: tuple[str, int], material: Path, *, timeout: float = 120.0, plan: str | None = None) -> None:
+        spu.require()
+        try:
+            connection = socket.create_connection(server, timeout=timeout)
+        except OSError as error:
+            raise PeerError(f"there is no server at {server[0]}:{server[1]} ({error}); is it running?") from error
+        self._channel = Channel(connection, timeout)
+        self._channel.send({"hello": GREETING, "plan": plan})
+        header, data = self._channel.receive(most=MOST_PLAN)
+        self.plan = Plan.load(data)
+        if header.get("plan") != self.plan.version:
+            raise PeerError("the server's plan is not the one that it announces")
+        port = free_port(self._channel.host)
+        self._channel.send({"port": port})
+        header, _ = self._channel.receive()
+        theirs = header.get("port")
+        if not isinstance(theirs, int) or not 0 < theirs < 65536:
+            raise PeerError("the server did not say where its SPU is")
+        addresses = (f"{self._channel.peer}:{theirs}", f"{self._channel.host}:{port}")
+        self._engine = spu.Engine(spu.CLIENT, addresses, timeout)
+        self._engine.warm_up(self.plan)
+        self.store = Store(material, self.plan.version)
+        self._client = Client(self.plan, self._engine, self._channel, self.store)
+        sent, own = self._engine.traffic, self._channel.traffic
+        self.setup = Spent(0.0, sent.sent + own.sent, sent.received + own.received, sent.messages + own.messages)
+
+    def prepare(self) -> tuple[str, Spent]:
+        """Prepare material for one query."""
+        return self._client.prepare()
+
+    def query(self, image: NDArray[np.float64], name: str | None = None) -> tuple[NDArray[np.float64], Spent]:
+        """Ask about an image of 0…1; without a name, the oldest material that is not spent is used."""
+        ready = self.store.ready()
+        if name is None and not ready:
+            name, _ = self.prepare()
+        return self._client.query(name or ready[0], image)
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._channel.send({"bye": True})
+        self._channel.close()
+        self._engine.close()
