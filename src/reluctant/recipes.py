@@ -59,7 +59,7 @@ class Search(_Section):
     batch_size: int = 128
     lr: float = 1e-3
     slope_lr: float | None = None
-    """Of the slopes; none: `lr` for `paper`, three times that for `anneal`."""
+    """Of the slopes; none: `lr` for `paper`, thirty times that for `anneal`."""
     weight_decay: float = 0.0
     penalty: float | None = None
     """λ to begin with; none: 1e-5 for `paper`, 1e-4 for `anneal`."""
@@ -97,7 +97,7 @@ class Search(_Section):
     @property
     def rate_of_slopes(self) -> float:
         """The slopes' learning rate, also where the recipe leaves it to the schedule."""
-        return self.slope_lr if self.slope_lr is not None else self.lr * {"paper": 1, "anneal": 3}[self.schedule]
+        return self.slope_lr if self.slope_lr is not None else self.lr * {"paper": 1, "anneal": 30}[self.schedule]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import resource
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,16 +14,17 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from reluctant._files import replacing
 from reluctant.cli._show import Json, console, messages, octets, print_json, table
 from reluctant.cli.data import DataDir
-from reluctant.errors import DataError, OptionError
+from reluctant.errors import DataError, OptionError, unknown
 
 THREATS = """
 
-Two parties that follow the protocol and try to learn from what they see. Public: the architecture, the mask (which was made
-from the server's weights and data) and the input's size. The weights stay with the server, the image and the logits with the
-client. Not covered: a party that deviates from the protocol; who the other one is and whether messages were changed on the
-way (put TLS around it); what logits tell about a model to somebody who asks often enough.
+Two parties that follow the protocol and try to learn from what they see. Public: the architecture, the mask (which was
+made from the server's weights and data) and the input's size. The weights stay with the server, the image and the logits
+with the client. Not covered: a party that deviates from the protocol; who the other one is and whether messages were
+changed on the way (put TLS around it); what logits tell about a model to somebody who asks often enough.
 """
 
 app = typer.Typer(
@@ -39,6 +42,31 @@ Material = Annotated[
         "--material", help="A folder for offline material, private to this party; ~/.cache/reluctant if not given."
     ),
 ]
+
+
+SimulateNetwork = Annotated[
+    str | None,
+    typer.Option("--simulate-network", help="Pretend a network: round-trip time and bandwidth, such as 40ms,100mbit."),
+]
+MODES = ("split", "whole", "whole-naive")
+
+
+def _parse_network(text: str) -> tuple[float, float]:
+    """Read a round-trip time and a bandwidth.
+
+    >>> _parse_network("40ms,100mbit")
+    (0.04, 100000000.0)
+    """
+    found = re.fullmatch(r"([0-9.]+)ms,([0-9.]+)mbit", text.replace(" ", "").lower())
+    try:
+        rtt, bandwidth = (float(part) for part in found.groups()) if found else (0.0, 0.0)
+    except ValueError:
+        bandwidth = 0.0
+    if not bandwidth > 0:
+        raise OptionError(
+            f"the network '{text}' cannot be read; pass a round-trip time and a bandwidth, such as 40ms,100mbit"
+        )
+    return rtt / 1e3, bandwidth * 1e6
 
 
 def _material(folder: Path | None, party: str) -> Path:
@@ -62,7 +90,9 @@ def serve(
     engine.require()
     with messages.status("making the plan"):
         bundle = from_run(run)
-    server = PrivateServer(bundle, host, port, _material(material, "server"), timeout=timeout, clients=clients)
+    server = PrivateServer(
+        bundle, host, port, _material(material, "server"), timeout=timeout, clients=clients, on_session=_left
+    )
     plan = bundle.plan
     console.print(
         f"serving {run} on {host}:{server.port}: plan {plan.version}, {plan.relus:,} ReLUs, {plan.scales.value_bits} bits, "
@@ -77,6 +107,14 @@ def serve(
         server.close()
 
 
+def _left(did: dict[str, int]) -> None:
+    console.print(
+        f"a client has left: {did['answered']} queries answered, material for {did['prepared']} prepared, "
+        f"{did['peak_memory_bytes']} bytes of memory at most",
+        soft_wrap=True,
+    )
+
+
 @app.command()
 def query(
     server: Annotated[str, typer.Option("--server", help="Where the server is: host:port.")],
@@ -84,6 +122,13 @@ def query(
     test_set: Annotated[int, typer.Option("--test-set", min=0, help="Ask about the first N test images instead.")] = 0,
     prepare: Annotated[int, typer.Option("--prepare", min=0, help="Prepare material for N queries, ahead of any.")] = 0,
     material: Material = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode", help="split; or for comparison whole (one SPU program) or whole-naive (masks multiplied in)."
+        ),
+    ] = "split",
+    simulate_network: SimulateNetwork = None,
     data_dir: DataDir = None,
     timeout: Timeout = 120.0,
     as_json: Json = False,
@@ -95,22 +140,28 @@ def query(
     from reluctant.private.session import Session, parse_address
 
     address = parse_address(server)
+    if mode not in MODES:
+        raise unknown("mode", mode, MODES)
+    network = None if simulate_network is None else _parse_network(simulate_network)
     if not images and not test_set and not prepare:
         raise OptionError("there is nothing to ask; pass image files, --test-set N, or --prepare N")
     began = time.perf_counter()
     with messages.status("connecting"):
-        session = Session(address, _material(material, "client"), timeout=timeout)
+        session = Session(address, _material(material, "client"), timeout=timeout, network=network)
     session.setup.seconds = time.perf_counter() - began
     plan = session.plan
     asked = _read(images or [], plan.input_shape) + _of_test_set(test_set, plan, data_dir)
     offline, rows = [], []
-    missing = max(prepare, len(asked) - len(session.store.ready()))
+    missing = max(prepare, len(asked) - len(session.store.ready())) if mode == "split" else 0
     for number in range(missing):
         with messages.status(f"preparing {number + 1} of {missing}"):
             offline.append(session.prepare()[1])
     for name, image, label in asked:
         with messages.status(f"asking about {name}"):
-            logits, spent = session.query(image)
+            if mode == "split":
+                logits, spent = session.query(image)
+            else:
+                logits, spent = session.whole(image, naive=mode == "whole-naive")
         best = int(logits.argmax())
         rows.append(
             {"image": name, "class": _name(plan, best), "label": label, "logits": logits.tolist(), "online": asdict(spent)}
@@ -186,3 +237,74 @@ def _of_test_set(count: int, plan: Any, data_dir: Path | None) -> list[tuple[str
         (f"test {number}", image, _name(plan, label))
         for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
     ]
+
+
+@app.command()
+def bench(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The finished run to measure.")],
+    images: Annotated[int, typer.Option("--images", min=1, help="How many test images to ask about.")] = 5,
+    simulate_network: SimulateNetwork = None,
+    compare_mask_multiply: Annotated[
+        bool,
+        typer.Option(
+            "--compare-mask-multiply", help="Also run everything inside SPU, with masks gathered and multiplied in."
+        ),
+    ] = False,
+    data_dir: DataDir = None,
+    timeout: Timeout = 600.0,
+    as_json: Json = False,
+) -> None:
+    """Measure private inference here: both parties as processes on this machine, beside plaintext and the estimate.
+
+    What is measured is kept in the run folder, and `reluctant report` shows it.
+    """
+    from reluctant.private.bench import Options
+    from reluctant.private.bench import bench as measure
+    from reluctant.report.gather import BENCH
+
+    network = None if simulate_network is None else _parse_network(simulate_network)
+    options = Options(images=images, network=network, timeout=timeout, data_dir=data_dir)
+    with messages.status(f"asking about {images} images"):
+        found = measure(run, options)
+    with replacing(run / BENCH) as part:
+        part.write_text(json.dumps(found, indent=2))
+    if compare_mask_multiply:
+        found["compared"] = {}
+        for naive in (False, True):
+            with messages.status("asking with one SPU program" + (", masks multiplied in" if naive else "")):
+                other = measure(run, replace(options, images=min(images, 2), mode="whole", naive=naive))
+            found["compared"][other["mode"]] = {key: other[key] for key in ("online", "agree", "images", "max_logit_error")}
+    if as_json:
+        print_json(found)
+        return
+    _show_bench(found)
+
+
+def _show_bench(found: dict[str, Any]) -> None:
+    shown = table(
+        "phase", "#seconds", "#sent", "#received", "#messages", "#estimated s", "#estimated bytes", title=found["run"]
+    )
+    for phase in ("setup", "offline", "online"):
+        each, guess = found[phase], found["estimated"].get(phase)
+        both = None if guess is None or guess["bytes_sent"] is None else guess["bytes_sent"] + guess["bytes_received"]
+        shown.add_row(
+            phase + (" (once)" if phase == "setup" else ""),
+            f"{each['seconds']:.3f}",
+            octets(each["bytes_sent"]),
+            octets(each["bytes_received"]),
+            f"{each['messages']:,.0f}",
+            "" if guess is None else f"{guess['seconds']:.3f}",
+            "" if guess is None else octets(both),
+        )
+    for mode, other in found.get("compared", {}).items():
+        each = other["online"]
+        sizes = (octets(each["bytes_sent"]), octets(each["bytes_received"]))
+        shown.add_row(f"online, {mode}", f"{each['seconds']:.3f}", *sizes, f"{each['messages']:,.0f}", "", "")
+    console.print(shown)
+    memory = found["peak_memory_bytes"]
+    console.print(
+        f"{found['relus']:,} ReLUs. The same class as in plain fixed point for {found['agree']} of {found['images']} images, and "
+        f"as torch for {found['agree_with_torch']}; logits differ by at most {found['max_logit_error']:.2g}. Memory: server "
+        f"{octets(memory['server'])}, client {octets(memory['client'])}. Wrapped values expected in an image: "
+        f"{found['expected_wraps']:.1g}. Seconds and bytes are those of one query, as the client sees them."
+    )

@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reluctant.errors import OptionError, PeerError, first_line
 from reluctant.private.fixed import Ring
 from reluctant.private.plan import Plan, Step
 
 SERVER, CLIENT = 0, 1
+
+WHOLE_BITS = 18
+"""After the point, in programs of floating-point numbers; the split plan has bits of its own."""
 
 _DETAILS = re.compile(r"Link details: total send bytes (\d+), recv bytes (\d+), send actions (\d+), recv actions (\d+)")
 
@@ -47,6 +51,15 @@ class Sent:
     sent: int = 0
     received: int = 0
     messages: int = 0
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Something that a program reads: whose it is, and its shape; the other party needs no more."""
+
+    owner: int
+    shape: tuple[int, ...]
+    dtype: Any = np.int64
 
 
 class Engine:
@@ -83,7 +96,9 @@ class Engine:
         link.connect_retry_interval_ms = 100
         for name, address in zip(("server", "client"), addresses, strict=True):
             link.add_party(name, address)
-        config = libspu.RuntimeConfig(protocol=libspu.ProtocolKind.CHEETAH, field=libspu.FieldType.FM64)
+        config = libspu.RuntimeConfig(
+            protocol=libspu.ProtocolKind.CHEETAH, field=libspu.FieldType.FM64, fxp_fraction_bits=WHOLE_BITS
+        )
         config.experimental_enable_colocated_optimization = (
             True  # else private weights become shared ones: 3 times the bytes
         )
@@ -134,9 +149,9 @@ class Engine:
                 ]
                 return jnp.concatenate(parts, 1) if groups > 1 else parts[0]
 
-        shapes = (weight, values)
-        result = self._run(("affine", step.kind, *map(str, (shapes, step.options))), product, shapes, mine)
-        return result.reshape(step.shape)
+        operands = [Operand(SERVER, weight), Operand(CLIENT, values)]
+        key = ("affine", step.kind, str((weight, values, step.options)))
+        return self.run(key, product, operands, [mine]).reshape(step.shape)
 
     def relu(self, share: Ring) -> Ring:
         """Return this party's share of max(a + b, 0) from its share of a + b."""
@@ -145,7 +160,7 @@ class Engine:
         def program(a: Any, b: Any) -> Any:
             return jnp.maximum(a + b, 0)
 
-        return self._run(("relu", share.shape), program, (share.shape, share.shape), share)
+        return self.run(("relu", share.shape), program, _of_both(share), [share])
 
     def largest(self, share: Ring) -> Ring:
         """Return this party's share of the largest along the last dimension."""
@@ -160,7 +175,7 @@ class Engine:
                 parts = played + parts[2 * half :]
             return parts[0]
 
-        return self._run(("largest", share.shape), program, (share.shape, share.shape), share).reshape(share.shape[:-1])
+        return self.run(("largest", share.shape), program, _of_both(share), [share]).reshape(share.shape[:-1])
 
     def warm_up(self, plan: Plan) -> None:
         """Compile the comparisons of a plan and run each once: oblivious transfer is set up lazily, at its first uses."""
@@ -175,24 +190,33 @@ class Engine:
         self._link.stop_link()
         self._folder.cleanup()
 
-    def _run(self, key: Any, program: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], mine: Ring) -> Ring:
-        """Run a program of one operand of each party, and return this party's raw share of its result."""
+    def run(self, key: Any, program: Callable[..., Any], operands: list[Operand], mine: list[NDArray[Any]]) -> Ring:
+        """Run a program of operands of both parties, and return this party's raw share of its result.
+
+        Args:
+            key: what the program is called, for it is compiled once.
+            program: a function of jax.
+            operands: whose they are, and their shapes; both parties pass the same.
+            mine: the values of this party's own, in their order.
+        """
         import jax
         from spu import libspu
         from spu.utils import frontend
 
-        names = ["of_server", "of_client"]
+        names = [f"operand_{number}" for number in range(len(operands))]
         if key not in self._programs:
-            arguments = [jax.ShapeDtypeStruct(shape, np.int64) for shape in shapes]
-            secret = [libspu.Visibility.VIS_SECRET] * 2
+            arguments = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in operands]
+            secret = [libspu.Visibility.VIS_SECRET] * len(operands)
             self._programs[key], _ = frontend.compile(
                 frontend.Kind.JAX, program, arguments, {}, names, secret, lambda out: ["result"]
             )
         try:
-            for owner, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-                value = np.zeros(shape, np.int64) if owner != self.rank else mine.reshape(shape)
-                share = self._io.make_shares(np.ascontiguousarray(value), libspu.Visibility.VIS_SECRET, owner)[self.rank]
-                self._runtime.set_var(name, share)
+            values = iter(mine)
+            for name, each in zip(names, operands, strict=True):
+                own = each.owner == self.rank
+                value = next(values).reshape(each.shape).astype(each.dtype) if own else np.zeros(each.shape, each.dtype)
+                shares = self._io.make_shares(np.ascontiguousarray(value), libspu.Visibility.VIS_SECRET, each.owner)
+                self._runtime.set_var(name, shares[self.rank])
             self._runtime.run(self._programs[key])
             result = self._runtime.get_var("result")
         except RuntimeError as error:
@@ -210,6 +234,10 @@ class Engine:
             self.traffic.sent += int(sent)
             self.traffic.received += int(received)
             self.traffic.messages += int(out)
+
+
+def _of_both(share: Ring) -> list[Operand]:
+    return [Operand(SERVER, share.shape), Operand(CLIENT, share.shape)]
 
 
 def _content(share: Any) -> Ring:

@@ -43,7 +43,9 @@ def shifted(values: Ring, bits: int) -> Ring:
 
 def shifted_by_client(values: Ring, bits: int) -> Ring:
     """Divide by 2ᵇ, rounding up, so that the errors of the two shares cancel on average."""
-    return -((-values) >> bits)
+    rest = values & np.int64((1 << bits) - 1)
+    rounded: Ring = (values >> bits) + (rest != 0)
+    return rounded
 
 
 def affine(step: Step, weight: Ring, values: Ring) -> Ring:

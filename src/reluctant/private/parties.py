@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reluctant.errors import MaterialError, PeerError
-from reluctant.private import fixed, local
+from reluctant.private import fixed, local, whole
 from reluctant.private.clear import SMALLEST, Encoded
 from reluctant.private.engine import Engine
 from reluctant.private.fixed import Ring
@@ -153,6 +153,20 @@ class Client(_Party):
         theirs = self._measured(spent, answer, lambda: self.channel.receive_ring(last.shape))
         return fixed.decode(theirs + material["result"], bits), spent
 
+    def whole(self, image: NDArray[Any], *, naive: bool = False) -> tuple[NDArray[np.float64], Spent]:
+        """Ask about one image with the entire plan as one SPU program, for comparison."""
+        spent = Spent()
+        x = self.plan.normalised(image)
+
+        def run() -> NDArray[np.float64]:
+            self.channel.send({"whole": naive})
+            self._answer("go")
+            program = whole.program(self.plan, naive=naive)
+            mine = self.engine.run(("whole", naive), program, whole.operands(self.plan), [x])
+            return whole.decoded(self.plan, mine, self.channel.receive_ring(mine.shape))
+
+        return self._measured(spent, Step("whole", (), self.plan.steps[-1].shape, "whole"), run), spent
+
     def _answer(self, key: str) -> Any:
         header, _ = self.channel.receive()
         if key not in header:
@@ -169,6 +183,7 @@ class Server(_Party):
     def __init__(self, plan: Plan, weights: Encoded, engine: Engine, channel: Channel, store: Store) -> None:
         super().__init__(plan, engine, channel, store)
         self._weights = weights
+        self.prepared = self.answered = 0
 
     def serve(self) -> None:
         """Do what the client asks for until it hangs up."""
@@ -178,6 +193,8 @@ class Server(_Party):
                 self._prepare()
             elif "query" in header:
                 self._query(str(header["query"]))
+            elif "whole" in header:
+                self._whole(bool(header["whole"]))
             elif "bye" in header:
                 return
             else:
@@ -192,6 +209,14 @@ class Server(_Party):
             material[str(number)] = self.engine.affine(step, shape, self._weights.weight[number])
         self.store.put(name, material)
         self.channel.send({"prepared": name})
+        self.prepared += 1
+
+    def _whole(self, naive: bool) -> None:
+        self.channel.send({"go": "whole"})
+        mine = whole.of_server(self.plan, self._weights)
+        program = whole.program(self.plan, naive=naive)
+        self.channel.send_ring(self.engine.run(("whole", naive), program, whole.operands(self.plan), mine))
+        self.answered += 1
 
     def _query(self, name: str) -> None:
         try:
@@ -216,3 +241,4 @@ class Server(_Party):
                 compared = compared + self.channel.receive_ring(compared.shape)
                 shares.append(self._put_back(number, step, first, compared))
         self.channel.send_ring(shares[-1])
+        self.answered += 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from reluctant.errors import OptionError, PeerError, ReluctantError
@@ -31,14 +33,24 @@ class PrivateServer:
         material: a folder to keep offline material in.
         timeout: how many seconds to wait for a client at most.
         clients: how many are served at the same time.
+        on_session: told what a client did, when it has left.
     """
 
     def __init__(
-        self, bundle: Bundle, host: str, port: int, material: Path, *, timeout: float = 120.0, clients: int = 4
+        self,
+        bundle: Bundle,
+        host: str,
+        port: int,
+        material: Path,
+        *,
+        timeout: float = 120.0,
+        clients: int = 4,
+        on_session: Callable[[dict[str, int]], None] | None = None,
     ) -> None:
         spu.require()
         self._bundle, self._data = bundle, bundle.plan.save()
         self._material, self._timeout = material, timeout
+        self._on_session = on_session
         self._places = threading.BoundedSemaphore(clients)
         self._folder = tempfile.TemporaryDirectory(prefix="reluctant-server-")
         self._path = Path(self._folder.name) / "bundle"
@@ -92,12 +104,14 @@ class PrivateServer:
             "--bundle", str(self._path), "--material", str(self._material),
             "--addresses", f"{channel.host}:{port}", theirs, "--timeout", str(self._timeout),
         ]  # fmt: skip
-        worker = subprocess.Popen(command, pass_fds=[channel.fileno()], stderr=subprocess.PIPE)
+        worker = subprocess.Popen(command, pass_fds=[channel.fileno()], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._workers.add(worker)
         try:
-            _, said = worker.communicate()
+            summary, said = worker.communicate()
         finally:
             self._workers.discard(worker)
         if worker.returncode:
             last = said.decode(errors="replace").strip().splitlines()
             log.warning("a session ended early: %s", last[-1] if last else f"exit code {worker.returncode}")
+        elif self._on_session is not None:
+            self._on_session(json.loads(summary))

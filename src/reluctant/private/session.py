@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +72,21 @@ class Session:
         material: a folder to keep offline material in.
         timeout: how many seconds to wait for the server at most.
         plan: the version that the server has to have; any if None.
+        network: a round-trip time in seconds and a bandwidth in bits a second to pretend.
     """
 
-    def __init__(self, server: tuple[str, int], material: Path, *, timeout: float = 120.0, plan: str | None = None) -> None:
+    def __init__(
+        self,
+        server: tuple[str, int],
+        material: Path,
+        *,
+        timeout: float = 120.0,
+        plan: str | None = None,
+        network: tuple[float, float] | None = None,
+    ) -> None:
         spu.require()
+        self._line = Line(network)
+        server = self._line.to(server)
         try:
             connection = socket.create_connection(server, timeout=timeout)
         except OSError as error:
@@ -85,12 +98,13 @@ class Session:
         if header.get("plan") != self.plan.version:
             raise PeerError("the server's plan is not the one that it announces")
         port = free_port(self._channel.host)
-        self._channel.send({"port": port})
+        self._channel.send({"port": self._line.to((self._channel.host, port))[1]})
         header, _ = self._channel.receive()
         theirs = header.get("port")
         if not isinstance(theirs, int) or not 0 < theirs < 65536:
             raise PeerError("the server did not say where its SPU is")
-        addresses = (f"{self._channel.peer}:{theirs}", f"{self._channel.host}:{port}")
+        host, theirs = self._line.to((self._channel.peer, theirs))
+        addresses = (f"{host}:{theirs}", f"{self._channel.host}:{port}")
         self._engine = spu.Engine(spu.CLIENT, addresses, timeout)
         self._engine.warm_up(self.plan)
         self.store = Store(material, self.plan.version)
@@ -109,8 +123,40 @@ class Session:
             name, _ = self.prepare()
         return self._client.query(name or ready[0], image)
 
+    def whole(self, image: NDArray[np.float64], *, naive: bool = False) -> tuple[NDArray[np.float64], Spent]:
+        """Ask with the entire plan as one SPU program, for comparison."""
+        return self._client.whole(image, naive=naive)
+
     def close(self) -> None:
         """Say goodbye."""
         self._channel.send({"bye": True})
         self._channel.close()
         self._engine.close()
+        self._line.close()
+
+
+class Line:
+    """What lies between the parties: nothing, or a network to pretend, one proxy process for every address."""
+
+    def __init__(self, network: tuple[float, float] | None) -> None:
+        self._network = network
+        self._proxies: list[subprocess.Popen[str]] = []
+
+    def to(self, address: tuple[str, int]) -> tuple[str, int]:
+        """Return where to connect in order to reach an address."""
+        if self._network is None:
+            return address
+        rtt, bandwidth = self._network
+        command = [sys.executable, "-m", "reluctant.private.proxy", "--target", f"{address[0]}:{address[1]}"]
+        proxy = subprocess.Popen(
+            [*command, "--rtt", str(rtt), "--bandwidth", str(bandwidth)], stdout=subprocess.PIPE, text=True
+        )
+        self._proxies.append(proxy)
+        assert proxy.stdout is not None
+        return "127.0.0.1", int(proxy.stdout.readline())
+
+    def close(self) -> None:
+        """End the proxies."""
+        for proxy in self._proxies:
+            proxy.kill()
+            proxy.communicate()

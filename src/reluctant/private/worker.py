@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -32,8 +34,11 @@ def main() -> None:
         engine = Engine(SERVER, tuple(options.addresses), options.timeout)
         engine.warm_up(bundle.plan)
         store = Store(options.material, bundle.plan.version)
-        Server(bundle.plan, bundle.weights, engine, channel, store).serve()
+        server = Server(bundle.plan, bundle.weights, engine, channel, store)
+        server.serve()
         engine.close()
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"prepared": server.prepared, "answered": server.answered, "peak_memory_bytes": memory}))
     except ReluctantError as error:
         channel.refuse(str(error))
         print(error, file=sys.stderr)
