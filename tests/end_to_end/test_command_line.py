@@ -189,6 +189,12 @@ WRONG = {
     "too many relus": (["cost", "--arch", "small", "--relus", "1M"], "above the network's 57344"),
     "report of nothing": (["report", empty_folder], "there is no finished linearized run"),
     "report of no folder": (["report", "nowhere"], "is not a folder"),
+    "no widths": (["theory", "split", "--widths", "a,b", "--budget", "3"], "pass whole numbers such as 50000,5000"),
+    "a width of zero": (["theory", "split", "--widths", "0,5", "--budget", "3"], "not whole numbers above 0"),
+    "too large a split": (["theory", "split", "--widths", "5,5", "--budget", "30"], "above the network's 10"),
+    "no fractions": (["theory", "capacity", "--widths", "5,5", "--keep", "0.5"], "for each of the 2 layers"),
+    "a fraction above one": (["theory", "capacity", "--widths", "5,5", "--keep", "0.5,2"], "a fraction of 0 … 1"),
+    "one piece": (["theory", "capacity", "--widths", "5,5", "--keep", "1,1", "--pieces", "1"], "pass 2 or more"),
     "no such data": (["data", "mnist"], "unknown data set 'mnist'"),
 }
 
@@ -227,6 +233,16 @@ def test_cost_of_resnet18_as_the_paper_has_it(reluctant):
     assert "All figures are estimated" in shown
     assert "measured here" in shown
     assert "0.021 s for 1000 ReLUs" in " ".join(shown.split())
+
+
+def test_theory_of_the_papers_example(reluctant):
+    found = json.loads(reluctant("theory", "split", "--widths", "50000,5000", "--budget", "10000", "--json").stdout)
+    assert found["paper"]["alpha"] == [0.14999, 0.5001]
+    assert set(found["paper"]) == set(found["shared"]) == {"alpha", "kept", "bound", "interior"}
+    assert found["shared"]["kept"] == [5000, 5000]
+    bounds = json.loads(reluctant("theory", "capacity", "--widths", "50000,5000", "--keep", "0.15,0.5", "--json").stdout)
+    assert bounds["bound"] == {"paper": 7500 * 7500 + 2500 + 2, "shared": 7501 * 2501}
+    assert "5,000, 5,000" in reluctant("theory", "split", "--widths", "50000,5000", "--budget", "10000").stdout
 
 
 def test_data_of_digits(reluctant):

@@ -93,9 +93,9 @@ for _ in range(2):
 for image in images[:3]:
     answer, spent = session.query(image)
     logits.append(answer.tolist())
-both = spent.bytes_sent + spent.bytes_received
+both = spent.traffic().sent + spent.traffic().received
 whole = [session.whole(images[0], naive=naive) for naive in (False, True)]
-sent = [spent.bytes_sent + spent.bytes_received for _, spent in whole]
+sent = [spent.traffic().sent + spent.traffic().received for _, spent in whole]
 answers = [answer.tolist() for answer, _ in whole]
 print(json.dumps({"logits": logits, "bytes": both, "plan": session.plan.version, "whole": answers, "whole_bytes": sent}))
 session.close()

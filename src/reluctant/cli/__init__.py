@@ -20,6 +20,7 @@ from reluctant.cli.pretrain import pretrain
 from reluctant.cli.private import app as private
 from reluctant.cli.report import report
 from reluctant.cli.sweep import sweep
+from reluctant.cli.theory import app as theory
 from reluctant.errors import ReluctantError
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ app.command()(count)
 app.command()(cost)
 app.command()(report)
 app.add_typer(private)
+app.add_typer(theory)
 app.command()(data)
 
 

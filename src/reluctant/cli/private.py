@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import resource
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -145,10 +144,8 @@ def query(
     network = None if simulate_network is None else _parse_network(simulate_network)
     if not images and not test_set and not prepare:
         raise OptionError("there is nothing to ask; pass image files, --test-set N, or --prepare N")
-    began = time.perf_counter()
     with messages.status("connecting"):
         session = Session(address, _material(material, "client"), timeout=timeout, network=network)
-    session.setup.seconds = time.perf_counter() - began
     plan = session.plan
     asked = _read(images or [], plan.input_shape) + _of_test_set(test_set, plan, data_dir)
     offline, rows = [], []
@@ -163,25 +160,27 @@ def query(
             else:
                 logits, spent = session.whole(image, naive=mode == "whole-naive")
         best = int(logits.argmax())
-        rows.append(
-            {"image": name, "class": _name(plan, best), "label": label, "logits": logits.tolist(), "online": asdict(spent)}
-        )
+        rows.append({"image": name, "class": _name(plan, best), "label": label, "logits": logits.tolist(), "spent": spent})
+    figures = [each.as_dict() for each in offline]
+    for row in rows:
+        row["online"] = row.pop("spent").as_dict()
+    setup = session.setup.as_dict()
     session.close()
     if as_json:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         about = {"plan": plan.version, "relus": plan.relus, "expected_wraps": plan.scales.expected_wraps}
-        phases = {"setup": asdict(session.setup), "offline": [asdict(each) for each in offline], "queries": rows}
+        phases = {"setup": setup, "offline": figures, "queries": rows}
         print_json({**about, **phases, "peak_memory_bytes": memory})
         return
-    _show(rows, offline, plan)
+    _show(rows, figures, plan)
 
 
 def _show(rows: list[dict[str, Any]], offline: list[Any], plan: Any) -> None:
     if offline:
         each = offline[-1]
         console.print(
-            f"prepared material for {len(offline)} queries: {each.seconds:.2f} s, {octets(each.bytes_sent)} sent and "
-            f"{octets(each.bytes_received)} received for the last"
+            f"prepared material for {len(offline)} queries: {each['seconds']:.2f} s, {octets(each['bytes_sent'])} sent and "
+            f"{octets(each['bytes_received'])} received for the last"
         )
     if rows:
         shown = table("image", "class", "#logit", "#online s", "#sent", "#received")
@@ -303,8 +302,8 @@ def _show_bench(found: dict[str, Any]) -> None:
     console.print(shown)
     memory = found["peak_memory_bytes"]
     console.print(
-        f"{found['relus']:,} ReLUs. The same class as in plain fixed point for {found['agree']} of {found['images']} images, and "
-        f"as torch for {found['agree_with_torch']}; logits differ by at most {found['max_logit_error']:.2g}. Memory: server "
-        f"{octets(memory['server'])}, client {octets(memory['client'])}. Wrapped values expected in an image: "
-        f"{found['expected_wraps']:.1g}. Seconds and bytes are those of one query, as the client sees them."
+        f"{found['relus']:,} ReLUs. The same class as in plain fixed point for {found['agree']} of {found['images']} "
+        f"images, and as torch for {found['agree_with_torch']}; logits differ by at most {found['max_logit_error']:.2g}. "
+        f"Memory: server {octets(memory['server'])}, client {octets(memory['client'])}. Wrapped values expected in an "
+        f"image: {found['expected_wraps']:.1g}. Seconds and bytes are those of one query, as the client sees them."
     )

@@ -6,9 +6,11 @@ One engine per process: SPU's log, the only place where it says how much was sen
 from __future__ import annotations
 
 import importlib.util
+import logging
 import math
 import re
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +22,14 @@ from numpy.typing import NDArray
 from reluctant.errors import OptionError, PeerError, first_line
 from reluctant.private.fixed import Ring
 from reluctant.private.plan import Plan, Step
+from reluctant.private.wire import Traffic
+
+log = logging.getLogger(__name__)
 
 SERVER, CLIENT = 0, 1
 
+LOG_PATIENCE = 20.0
+"""Seconds to wait for SPU's log."""
 WHOLE_BITS = 18
 """After the point, in programs of floating-point numbers; the split plan has bits of its own."""
 
@@ -42,15 +49,6 @@ def require() -> None:
     """
     if not available():
         raise OptionError("private inference needs SPU, which is not installed; pip install 'reluctant[private]'")
-
-
-@dataclass
-class Sent:
-    """What SPU has sent and received."""
-
-    sent: int = 0
-    received: int = 0
-    messages: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,10 +77,11 @@ class Engine:
 
         jax.config.update("jax_enable_x64", True)
         self.rank = rank
-        self.traffic = Sent()
+        self.runs = 0
+        """How many programs have run."""
+        self._traffic: list[Traffic] = []
         self._folder = tempfile.TemporaryDirectory(prefix="reluctant-spu-")
         self._log = Path(self._folder.name) / "spu.log"
-        self._read = 0
         self._programs: dict[Any, Any] = {}
         options = libspu.logging.LogOptions()
         options.enable_console_logger = False
@@ -221,19 +220,21 @@ class Engine:
             result = self._runtime.get_var("result")
         except RuntimeError as error:
             raise PeerError(f"the other side has not answered in time or is gone: {first_line(error)}") from error
-        self._count()
+        self.runs += 1
         return _content(result)
 
-    def _count(self) -> None:
-        """Read what the log says has been sent since."""
-        with self._log.open(errors="replace") as file:
-            file.seek(self._read)
-            text = file.read()
-            self._read = file.tell()
-        for sent, received, out, _ in _DETAILS.findall(text):
-            self.traffic.sent += int(sent)
-            self.traffic.received += int(received)
-            self.traffic.messages += int(out)
+    def traffic(self, runs: range) -> Traffic:
+        """Return what some of the programs have sent; SPU writes that into its log, a little later."""
+        until = time.monotonic() + LOG_PATIENCE
+        while len(self._traffic) < runs.stop and time.monotonic() < until:
+            found = _DETAILS.findall(self._log.read_text(errors="replace"))
+            self._traffic = [Traffic(int(sent), int(received), int(out)) for sent, received, out, _ in found]
+            if len(self._traffic) < runs.stop:
+                time.sleep(0.05)
+        some = self._traffic[runs.start : runs.stop]
+        if len(some) < len(runs):
+            log.warning("SPU's log says nothing of %d of %d programs; bytes are too few", len(runs) - len(some), len(runs))
+        return Traffic(sum(t.sent for t in some), sum(t.received for t in some), sum(t.messages for t in some))
 
 
 def _of_both(share: Ring) -> list[Operand]:

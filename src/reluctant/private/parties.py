@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -33,18 +33,52 @@ from reluctant.private.engine import Engine
 from reluctant.private.fixed import Ring
 from reluctant.private.material import Store
 from reluctant.private.plan import AFFINE, LOCAL, Plan, Step
-from reluctant.private.wire import Channel
+from reluctant.private.wire import Channel, Traffic
+
+
+@dataclass(frozen=True)
+class StepSpent:
+    """What one step took: its time, what went over the control connection, and which programs SPU ran for it."""
+
+    name: str
+    kind: str
+    seconds: float
+    own: Traffic
+    runs: range
 
 
 @dataclass
 class Spent:
-    """What a phase took, as one party sees it."""
+    """What a phase took, as one party sees it. Asking for bytes waits for SPU's log; nothing else does."""
 
-    seconds: float = 0.0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    messages: int = 0
-    steps: list[dict[str, Any]] = field(default_factory=list)
+    engine: Engine
+    steps: list[StepSpent] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return sum(step.seconds for step in self.steps)
+
+    def traffic(self) -> Traffic:
+        """Return what was sent and received in all."""
+        return _sum([self._of(step) for step in self.steps])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        steps = [{"step": step.name, "kind": step.kind, **_figures(step.seconds, self._of(step))} for step in self.steps]
+        return {**_figures(self.seconds, self.traffic()), "steps": steps}
+
+    def _of(self, step: StepSpent) -> Traffic:
+        return _sum([step.own, self.engine.traffic(step.runs)]) if len(step.runs) else step.own
+
+
+def _sum(parts: list[Traffic]) -> Traffic:
+    return Traffic(sum(t.sent for t in parts), sum(t.received for t in parts), sum(t.messages for t in parts))
+
+
+def _figures(seconds: float, traffic: Traffic) -> dict[str, float]:
+    sizes = {"bytes_sent": traffic.sent, "bytes_received": traffic.received, "messages": traffic.messages}
+    return {"seconds": seconds, **sizes}
 
 
 class _Party:
@@ -55,23 +89,13 @@ class _Party:
     def __init__(self, plan: Plan, engine: Engine, channel: Channel, store: Store) -> None:
         self.plan, self.engine, self.channel, self.store = plan, engine, channel, store
 
-    def _traffic(self) -> tuple[int, int, int]:
-        spu, own = self.engine.traffic, self.channel.traffic
-        return spu.sent + own.sent, spu.received + own.received, spu.messages + own.messages
-
     def _measured(self, spent: Spent, step: Step, compute: Callable[[], Any]) -> Any:
         """Do something, and note what it took."""
-        before, began = self._traffic(), time.perf_counter()
+        own, first, began = replace(self.channel.traffic), self.engine.runs, time.perf_counter()
         result = compute()
-        seconds = time.perf_counter() - began
-        sent, received, messages = (now - then for now, then in zip(self._traffic(), before, strict=True))
-        spent.seconds += seconds
-        spent.bytes_sent += sent
-        spent.bytes_received += received
-        spent.messages += messages
-        if sent or received or seconds > 1e-3:
-            row = {"step": step.name, "kind": step.kind, "seconds": seconds}
-            spent.steps.append({**row, "bytes_sent": sent, "bytes_received": received, "messages": messages})
+        seconds, now = time.perf_counter() - began, self.channel.traffic
+        moved = Traffic(now.sent - own.sent, now.received - own.received, now.messages - own.messages)
+        spent.steps.append(StepSpent(step.name, step.kind, seconds, moved, range(first, self.engine.runs)))
         return result
 
     def _local(self, step: Step, shares: list[Ring]) -> Ring:
@@ -106,7 +130,7 @@ class Client(_Party):
 
     def prepare(self) -> tuple[str, Spent]:
         """Prepare material for one query together with the server, and return its name."""
-        spent = Spent()
+        spent = Spent(self.engine)
         self.channel.send({"prepare": secrets.token_hex(16)})
         name = str(self._answer("name"))
         shares = [fixed.uniform(self.plan.input_shape)]
@@ -132,7 +156,7 @@ class Client(_Party):
         bits = self.plan.scales.value_bits
         x = fixed.encode(self.plan.normalised(image), bits)
         material = self.store.take(name)  # spent from here on, whatever happens
-        spent = Spent()
+        spent = Spent(self.engine)
 
         def begin() -> None:
             self.channel.send({"query": name})
@@ -155,7 +179,7 @@ class Client(_Party):
 
     def whole(self, image: NDArray[Any], *, naive: bool = False) -> tuple[NDArray[np.float64], Spent]:
         """Ask about one image with the entire plan as one SPU program, for comparison."""
-        spent = Spent()
+        spent = Spent(self.engine)
         x = self.plan.normalised(image)
 
         def run() -> NDArray[np.float64]:

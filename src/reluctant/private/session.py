@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from reluctant.errors import OptionError, PeerError
 from reluctant.private import engine as spu
 from reluctant.private.material import Store
-from reluctant.private.parties import Client, Spent
+from reluctant.private.parties import Client, Spent, StepSpent
 from reluctant.private.plan import Plan
 from reluctant.private.wire import Channel
 
@@ -92,11 +94,32 @@ class Session:
         except OSError as error:
             raise PeerError(f"there is no server at {server[0]}:{server[1]} ({error}); is it running?") from error
         self._channel = Channel(connection, timeout)
-        self._channel.send({"hello": GREETING, "plan": plan})
+        began = time.perf_counter()
+        try:
+            self.plan = self._greeted(plan)
+            self._engine = self._met(timeout)
+            self._engine.warm_up(self.plan)
+            self.store = Store(material, self.plan.version)
+        except BaseException:
+            self._channel.close()
+            self._line.close()
+            raise
+        self._client = Client(self.plan, self._engine, self._channel, self.store)
+        seconds = time.perf_counter() - began
+        done = StepSpent("setup", "setup", seconds, replace(self._channel.traffic), range(self._engine.runs))
+        self.setup = Spent(self._engine, [done])
+
+    def _greeted(self, wanted: str | None) -> Plan:
+        """Greet the server, and return its plan."""
+        self._channel.send({"hello": GREETING, "plan": wanted})
         header, data = self._channel.receive(most=MOST_PLAN)
-        self.plan = Plan.load(data)
-        if header.get("plan") != self.plan.version:
+        plan = Plan.load(data)
+        if header.get("plan") != plan.version:
             raise PeerError("the server's plan is not the one that it announces")
+        return plan
+
+    def _met(self, timeout: float) -> spu.Engine:
+        """Exchange the addresses at which the two SPUs listen, and connect them."""
         port = free_port(self._channel.host)
         self._channel.send({"port": self._line.to((self._channel.host, port))[1]})
         header, _ = self._channel.receive()
@@ -104,13 +127,7 @@ class Session:
         if not isinstance(theirs, int) or not 0 < theirs < 65536:
             raise PeerError("the server did not say where its SPU is")
         host, theirs = self._line.to((self._channel.peer, theirs))
-        addresses = (f"{host}:{theirs}", f"{self._channel.host}:{port}")
-        self._engine = spu.Engine(spu.CLIENT, addresses, timeout)
-        self._engine.warm_up(self.plan)
-        self.store = Store(material, self.plan.version)
-        self._client = Client(self.plan, self._engine, self._channel, self.store)
-        sent, own = self._engine.traffic, self._channel.traffic
-        self.setup = Spent(0.0, sent.sent + own.sent, sent.received + own.received, sent.messages + own.messages)
+        return spu.Engine(spu.CLIENT, (f"{host}:{theirs}", f"{self._channel.host}:{port}"), timeout)
 
     def prepare(self) -> tuple[str, Spent]:
         """Prepare material for one query."""
