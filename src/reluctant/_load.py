@@ -43,8 +43,15 @@ def load(run: str | Path | Run, *, model: nn.Module | None = None, example: Exam
     """
     run = run if isinstance(run, Run) else Run.open(run)
     result = run.result
+    kind = run.spec.get("kind")
+    if kind == "search":
+        raise RunError(
+            f"{run.folder} is the search of a sweep and has no network of its own; pass one of the runs beside it"
+        )
     network = model if model is not None else make(run.spec["model"], run.folder)
     path = run.folder / "mask.safetensors"
+    if kind == "linearize" and not path.exists():
+        raise RunError(f"{run.folder} has no mask.safetensors; was something removed from it?")
     mask = Mask.load(path) if path.exists() else None
     if mask is not None:
         shape = run.spec.get("input_shape")

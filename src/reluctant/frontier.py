@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from reluctant.errors import OptionError
+from reluctant.errors import OptionError, unknown
 
 
 class Point(Protocol):
@@ -112,6 +112,8 @@ def compare(
     """
     if (at_count is None) == (at_accuracy is None):
         raise OptionError("pass either at_count or at_accuracy")
+    if cost not in ("count", "latency"):
+        raise unknown("cost", cost, ("count", "latency"))
     chosen = [_at(points, side, at_count, at_accuracy, tolerance, cost) for points, side in ((a, "first"), (b, "second"))]
     mine, theirs = (_cost(point, cost) for point in chosen)
     times = theirs / mine if mine else None

@@ -109,6 +109,8 @@ class Run:
             recipe = recipes.load(folder / "recipe.toml")
         except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise RunError(f"the run in {folder} cannot be read: {error}") from error
+        if not isinstance(spec, dict):
+            raise RunError(f"the run in {folder} cannot be read: its run.json is not an object")
         if spec.get("format") != FORMAT:
             raise RunError(f"{folder} is a run of format {spec.get('format')}, this reluctant reads {FORMAT}; upgrade it")
         return cls(folder, spec, recipe)
@@ -123,7 +125,13 @@ class Run:
         """The figures of a finished run."""
         if not self.finished:
             raise RunError(f"the run in {self.folder} is not finished; give the command that began it again to go on")
-        return json.loads((self.folder / "result.json").read_text())  # type: ignore[no-any-return]
+        try:
+            found = json.loads((self.folder / "result.json").read_text())
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"the result of {self.folder} cannot be read: {error}") from error
+        if not isinstance(found, dict):
+            raise RunError(f"the result of {self.folder} cannot be read: it is not an object")
+        return found
 
     def lock(self) -> Any:
         """Keep other processes out for as long as the returned file is open."""

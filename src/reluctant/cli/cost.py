@@ -10,10 +10,11 @@ import torch
 import typer
 
 from reluctant import cost as costs
+from reluctant import sites
 from reluctant._load import load
 from reluctant.cli import _network
 from reluctant.cli._show import Json, console, octets, percent, print_json, table
-from reluctant.cost import Cost, Network, Phase
+from reluctant.cost import Cost, Network, Phase, Protocol
 from reluctant.cost.network import named
 from reluctant.errors import OptionError, RunError
 from reluctant.runs import Run
@@ -53,11 +54,11 @@ def cost(
     For instance: reluctant cost --arch resnet18 --relus 50k --protocol snl-paper --plaintext-seconds 0.019
     """
     rules = costs.read(protocol)
+    if together and latency is None:
+        raise OptionError("--together says what --latency counts; pass --latency too")
     connection = _connection(network, bandwidth, rtt)
     net, example = _named_network(run, arch, model, inputs, arch_arg, num_classes)
-    found = costs.estimate(
-        net, example, protocol=rules, network=connection, plaintext_seconds=plaintext_seconds, relus=relus
-    )
+    plain = costs.measure_plaintext(net, example) if plaintext_seconds is None else plaintext_seconds
     budget = None
     if latency is not None:
         budget = costs.budget_for(
@@ -67,24 +68,47 @@ def cost(
             together=together,
             protocol=rules,
             network=connection,
-            plaintext_seconds=found.plaintext_seconds,
+            plaintext_seconds=plain,
         )
+    found = costs.estimate(
+        net,
+        example,
+        protocol=rules,
+        network=connection,
+        plaintext_seconds=plain,
+        relus=relus if budget is None else str(budget),
+    )
+    found = replace(found, plaintext_measured=plaintext_seconds is None)
     if as_json:
         extra = {} if budget is None else {"latency": latency, "budget": budget}
-        listed = {"sources": rules.sources} if sources else {}
+        listed = {
+            "sources": {name: {"value": _constant(rules, name), "source": source} for name, source in rules.sources.items()}
+        }
+        listed = listed if sources else {}
         print_json({**found.as_dict(), **extra, **listed})
         return
-    _print(found)
+    _print(found, sources)
     if budget is not None:
         phase = "offline and online together" if together else "online"
-        console.print(f"\nA budget of {budget:,} ReLUs meets {latency:g} s {phase}.")
+        those = "all ReLUs" if budget == _size(net, example) else f"{budget:,} ReLUs, as above,"
+        console.print(
+            f"\nA budget of {those} meets {latency:g} s {phase}."
+            if budget
+            else f"\nOnly no ReLU at all meets {latency:g} s."
+        )
     if sources:
-        shown = table("constant", "#value", "source")
-        for name, source in rules.sources.items():
-            section, _, key = name.partition(".")
-            shown.add_row(name, f"{getattr(getattr(rules, section), key):g}", source)
         console.print()
-        console.print(shown)
+        for name, source in rules.sources.items():
+            console.print(f"{name} = {_constant(rules, name):g}: {source}", highlight=False)
+
+
+def _constant(rules: Protocol, name: str) -> float:
+    section, _, key = name.partition(".")
+    return float(getattr(getattr(rules, section), key))
+
+
+def _size(net: torch.nn.Module, example: torch.Tensor | tuple[torch.Tensor, ...]) -> int:
+    return sites.count(net, example).total
 
 
 def _connection(name: str, bandwidth: float | None, rtt: float | None) -> Network:
@@ -107,8 +131,8 @@ def _named_network(
             raise OptionError("pass a run, or a network such as --arch resnet18")
         shapes = [_network.parse_shape(text) for text in inputs or ["3x32x32"]]
         return _network.build(arch, model, arch_arg, classes, shapes[0]), _network.example(shapes)
-    if arch is not None or model is not None:
-        raise OptionError("pass a run or a network, not both")
+    if arch is not None or model is not None or inputs or arch_arg:
+        raise OptionError("pass a run or a network, not both: a run knows its architecture and its input")
     opened = Run.open(run)
     shape = opened.spec.get("input_shape")
     if shape is None:
@@ -116,7 +140,7 @@ def _named_network(
     return load(opened).model, _network.example([tuple(shape)])
 
 
-def _print(found: Cost) -> None:
+def _print(found: Cost, sources: bool) -> None:
     rules, offline = found.protocol, found.protocol.offline
     shown = table("layer", "#ReLUs", "#MACs", "#online s", *(["#offline s"] if offline else []), title=rules.title)
     for each in found.layers:
@@ -146,4 +170,7 @@ def _print(found: Cost) -> None:
         console.print(
             f"Not in the estimate: {kind} of {elements:,} elements ({percent(elements, found.relus)} of the ReLUs)."
         )
-    console.print(f"{rules.about} All figures are estimated; --sources says from what.")
+    if not rules.bytes:
+        console.print("This protocol says nothing of bytes, so the network does not matter.")
+    said = "" if sources else " --sources says from what."
+    console.print(f"{rules.about} All figures are estimated.{said}".strip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -204,11 +205,14 @@ def budget_for(latency: float, model: nn.Module, example: Example, *, together: 
         options: as for `estimate`.
 
     Raises:
-        BudgetError: not even a network without ReLUs meets it.
+        BudgetError: a network without ReLUs does not meet it, or the rounds of its sites alone take longer.
+        OptionError: `together` of a protocol that says nothing of its offline phase.
     """
-    if not latency > 0:
+    if not 0 < latency < math.inf:
         raise OptionError(f"the latency is {latency:g} s; pass a number above 0")
     whole = estimate(model, example, **options)
+    if together and not whole.protocol.offline:
+        raise OptionError(f"{whole.protocol.name} has no offline phase to count; leave --together (together=True) out")
 
     def seconds(cost: LayerCost) -> float:
         return cost.total.seconds if together else cost.online.seconds
@@ -226,7 +230,11 @@ def budget_for(latency: float, model: nn.Module, example: Example, *, together: 
     none = _layer_cost(Layer("", "relu"), whole.protocol, whole.network, 0.0, open=True)
     each_relu = seconds(one) - seconds(none)
     if fixed > latency:
-        return 0
+        waiting = f"waiting for {len(sites)} sites takes {fixed - linear:.3g} s of them"
+        raise BudgetError(
+            f"with ReLUs at all sites it takes {fixed:.3g} s before the first ReLU, which is more than {latency:g} s; "
+            f"{waiting}, so take a network with fewer sites, leave some without ReLUs, or be nearer"
+        )
     return min(whole.relus, int((latency - fixed) / each_relu + 1e-9)) if each_relu > 0 else whole.relus
 
 
@@ -289,7 +297,8 @@ def _bottleneck(name: str, cost: Cost, phase: Callable[[LayerCost], Phase]) -> s
     takes = f"'{worst.layer.name}' takes most ({phase(worst).seconds:.3g} s)"
     if share >= 0.5:
         return f"{name.capitalize()}, ReLUs take {100 * share:.0f} % of the time; {takes}."
+    heaviest = max((each for each in cost.layers if each.layer.kind == "linear"), key=lambda each: phase(each).seconds)
     return (
-        f"{name.capitalize()}, ReLUs are not the bottleneck any more: they take {100 * share:.0f} % of the time, "
-        f"linear layers the rest; {takes}."
+        f"{name.capitalize()}, ReLUs are not the bottleneck: they take {100 * share:.0f} % of the time and linear layers "
+        f"the rest, '{heaviest.layer.name}' most of it ({phase(heaviest).seconds:.3g} s)."
     )

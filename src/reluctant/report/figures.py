@@ -93,7 +93,9 @@ def all_figures(evidence: Evidence) -> list[Figure]:
     searched = [run for run in evidence.shown(4) if any(row["phase"] == "search" for row in run.metrics)]
     if searched:
         found.append(over_the_search(searched))
-    found += [kept_pixels(run) for run in evidence.shown(3) if _has_images(run)]
+    mapped = [run for run in evidence.shown(3) if _has_images(run)]
+    top = max((float(each.max()) for run in mapped for each in _maps(run).values()), default=1.0) or 1.0
+    found += [kept_pixels(run, top) for run in mapped]
     if any(run.cost is not None for run in evidence.runs):
         found.append(cost_by_run(evidence))
     return found
@@ -228,11 +230,9 @@ def over_the_search(runs: list[Linearized]) -> Figure:
     )
 
 
-def kept_pixels(run: Linearized) -> Figure:
+def kept_pixels(run: Linearized, top: float) -> Figure:
     """For every site with images, which share of the channels keeps the ReLU of a pixel."""
-    maps = {
-        site: run.mask[site].float().mean(0).numpy() for site, shape in run.mask.shapes.items() if len(shape) == 3
-    }  # fmt: skip
+    maps = _maps(run)
     columns = min(6, len(maps))
     lines = -(-len(maps) // columns)
 
@@ -242,7 +242,6 @@ def kept_pixels(run: Linearized) -> Figure:
         figure, all_axes = pyplot.subplots(lines, columns, figsize=(6.6, 1.15 * lines + 0.3), squeeze=False)
         for axes in all_axes.flat:
             axes.axis("off")
-        top = max(float(each.max()) for each in maps.values()) or 1.0
         for axes, (site, values) in zip(all_axes.flat, maps.items(), strict=False):
             image = axes.imshow(values, cmap="viridis", vmin=0, vmax=top, interpolation="nearest")
             axes.set_title(f"{site}\n{run.mask.counts[site]:,}", fontsize=6.5)
@@ -262,6 +261,11 @@ def kept_pixels(run: Linearized) -> Figure:
         + ".",
         draw,
     )
+
+
+def _maps(run: Linearized) -> dict[str, Any]:
+    """Return for each site with images the share of channels that keep a pixel's ReLU."""
+    return {site: run.mask[site].float().mean(0).numpy() for site, shape in run.mask.shapes.items() if len(shape) == 3}
 
 
 def cost_by_run(evidence: Evidence) -> Figure:
@@ -302,12 +306,20 @@ def cost_by_run(evidence: Evidence) -> Figure:
     return Figure(
         "cost",
         "What a query costs",
-        f"{protocol.title}: {protocol.about} Estimated"
+        f"{protocol.title}, {_spelled_network(runs[0])}: {protocol.about} Estimated"
         + (", with what was measured as diamonds." if any(r.measured for r in runs) else "."),
         f"Bar chart of estimated seconds: online {_seconds(most, 'online'):.3g} s with {most.count:,} ReLUs and "
         f"{_seconds(least, 'online'):.3g} s with {least.count:,}.",
         draw,
     )
+
+
+def _spelled_network(run: Linearized) -> str:
+    assert run.cost is not None
+    network = run.cost.network
+    if network.bandwidth == float("inf") or not run.cost.protocol.bytes:
+        return "no network counted"
+    return f"{network.bandwidth / 1e6:,.0f} Mbit/s and {1000 * network.rtt:g} ms"
 
 
 def _seconds(run: Linearized, phase: str, kind: str | None = None) -> float:

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from reluctant._load import load
-from reluctant.cost import Cost, Network, Protocol, estimate
+from reluctant.cost import Cost, Network, Protocol, estimate, measure_plaintext
 from reluctant.errors import ModelError, OptionError, RunError
 from reluctant.mask import Mask
 from reluctant.runs import Run
 
 log = logging.getLogger(__name__)
+
+Plaintext = dict[str, float]
+"""Seconds of one plaintext inference, by network."""
 
 BENCH = "private-bench.json"
 """What `reluctant private bench` leaves in a run folder."""
@@ -104,7 +107,8 @@ def gather(folders: list[Path], protocol: Protocol, network: Network) -> Evidenc
         named = ", ".join(map(str, folders)) or "nothing"
         raise OptionError(f"there is no finished linearized run in {named}; make one with reluctant linearize or sweep")
     names = _names([run.folder for run in runs])
-    read = [_read(run, name, protocol, network) for run, name in zip(runs, names, strict=True)]
+    plaintext: Plaintext = {}
+    read = [_read(run, name, protocol, network, plaintext) for run, name in zip(runs, names, strict=True)]
     datasets = {_dataset(each.run) for each in read}
     if len(datasets) > 1:
         raise OptionError(
@@ -137,7 +141,7 @@ def _runs_in(folder: Path) -> list[Run]:
     return [run for run in opened if run.finished]
 
 
-def _read(run: Run, name: str, protocol: Protocol, network: Network) -> Linearized:
+def _read(run: Run, name: str, protocol: Protocol, network: Network, plaintext: Plaintext) -> Linearized:
     path = run.folder / "mask.safetensors"
     if not path.is_file():
         raise RunError(f"the run in {run.folder} has no mask; was something removed from it?")
@@ -146,17 +150,30 @@ def _read(run: Run, name: str, protocol: Protocol, network: Network) -> Lineariz
         measured = json.loads(bench.read_text()) if bench.is_file() else None
     except (OSError, json.JSONDecodeError) as error:
         raise RunError(f"{bench} cannot be read: {error}; measure it again with reluctant private bench") from error
-    return Linearized(run, run.result, Mask.load(path), run.metrics(), _cost(run, protocol, network), measured, name)
+    result, mask = run.result, Mask.load(path)
+    if not {"count", "accuracy", "method", "granularity", "schedule", "search_epochs"} <= set(result):
+        raise RunError(f"the result of {run.folder} is not whole; make the run again with --force")
+    if result["count"] != mask.count:
+        raise RunError(
+            f"the mask of {run.folder} keeps {mask.count} ReLUs and its result says {result['count']}; "
+            "one of them is of another run"
+        )
+    return Linearized(run, result, mask, run.metrics(), _cost(run, protocol, network, plaintext), measured, name)
 
 
-def _cost(run: Run, protocol: Protocol, network: Network) -> Cost | None:
+def _cost(run: Run, protocol: Protocol, network: Network, plaintext: Plaintext) -> Cost | None:
+    """Estimate a run; one plaintext inference is measured for all runs of one network, so that they can be compared."""
     import torch
 
     shape = run.spec.get("input_shape")
     try:
         if shape is None:
             return None
-        return estimate(load(run).model, torch.zeros(1, *shape), protocol=protocol, network=network)
+        model, example = load(run).model, torch.zeros(1, *shape)
+        which = json.dumps(run.spec.get("model"), sort_keys=True)
+        if which not in plaintext:
+            plaintext[which] = measure_plaintext(model, example, repeat=20)
+        return estimate(model, example, protocol=protocol, network=network, plaintext_seconds=plaintext[which])
     except (RunError, ModelError) as error:
         log.info("no cost is shown for %s: %s", run.folder, error)
         return None
