@@ -68,7 +68,8 @@ def server(run, tmp_path_factory):
     served = Served(run, tmp_path_factory.mktemp("server-material"))
     yield served
     served.process.send_signal(signal.SIGINT)
-    served.process.communicate(timeout=20)
+    served.process.wait(timeout=30)
+    served.process.stdout.close()
 
 
 def client(server, folder, code, **options):
