@@ -67,9 +67,9 @@ class Served:
 def server(run, tmp_path_factory):
     served = Served(run, tmp_path_factory.mktemp("server-material"))
     yield served
-    served.process.send_signal(signal.SIGINT)
-    served.process.wait(timeout=30)
-    served.process.stdout.close()
+    served.process.terminate()
+    said, _ = served.process.communicate(timeout=30)
+    assert "stopped" in said
 
 
 def client(server, folder, code, **options):

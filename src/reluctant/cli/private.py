@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import resource
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,6 +99,7 @@ def serve(
         f"{plan.scales.expected_wraps:.1g} wrapped values expected in an image",
         soft_wrap=True,
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         server.serve()
     except KeyboardInterrupt:
