@@ -76,7 +76,7 @@ def cost(
         protocol=rules,
         network=connection,
         plaintext_seconds=plain,
-        relus=relus if budget is None else str(budget),
+        relus=relus if relus is not None or budget is None else str(budget),
     )
     found = replace(found, plaintext_measured=plaintext_seconds is None)
     if as_json:
@@ -90,7 +90,7 @@ def cost(
     _print(found, sources)
     if budget is not None:
         phase = "offline and online together" if together else "online"
-        those = "all ReLUs" if budget == _size(net, example) else f"{budget:,} ReLUs, as above,"
+        those = "all ReLUs" if budget == _size(net, example) else f"{budget:,} ReLUs"
         console.print(
             f"\nA budget of {those} meets {latency:g} s {phase}."
             if budget
