@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from reluctant.errors import PlanError
-from reluctant.private import fixed
+from reluctant.private import fixed, local
 from reluctant.private.lower import Weights
 from reluctant.private.plan import Plan, Scales
 
@@ -80,19 +80,9 @@ def float_step(plan: Plan, weights: Weights, number: int, inputs: list[torch.Ten
             kept = torch.from_numpy(plan.kept[number])
             flat[kept] = flat[kept].relu()
             return flat.reshape(step.shape)
-        case "add":
-            return inputs[0] + inputs[1]
-        case "reshape":
-            return first.reshape(step.shape)
-        case "concat":
-            return torch.cat(inputs, options["axis"])
-        case "slice":
-            index = (slice(s, s + n * b, b) for s, n, b in zip(options["start"], step.shape, options["step"], strict=True))
-            return first[tuple(index)]
-        case "pad":
-            made = torch.zeros(step.shape, dtype=first.dtype)
-            made[tuple(slice(b, b + n) for b, n in zip(options["before"], first.shape, strict=True))] = first
-            return made
+        case "add" | "reshape" | "concat" | "slice" | "pad":  # nothing is rounded in these, whatever the numbers are
+            same: Any = local.compute(step, [each.numpy() for each in inputs], plan.scales.weight_bits, fixed.shifted)
+            return torch.from_numpy(same)
     (top, bottom), (left, right) = options["padding"]
     fill = 0.0 if step.kind == "pool" else -float("inf")
     padded = F.pad(first, (left, right, top, bottom), value=fill)[None]

@@ -28,7 +28,7 @@ def compute(step: Step, inputs: list[Ring], weight_bits: int, shift: Shift) -> R
             index = (slice(s, s + n * b, b) for s, n, b in zip(options["start"], step.shape, options["step"], strict=True))
             return np.ascontiguousarray(first[tuple(index)])
         case "pad":
-            made = np.zeros(step.shape, np.int64)
+            made = np.zeros(step.shape, first.dtype)
             made[tuple(slice(b, b + n) for b, n in zip(options["before"], first.shape, strict=True))] = first
             return made
         case "pool":
