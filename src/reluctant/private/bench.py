@@ -59,12 +59,14 @@ def _two_processes(folder: Path, temporary: Path, options: Options) -> tuple[dic
     reluctant = [sys.executable, "-m", "reluctant", "private"]
     times = ["--timeout", str(options.timeout)]
     serve = [*reluctant, "serve", str(folder), "--port", "0", "--material", str(temporary / "server"), *times]
-    server = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = temporary / "server.log"
+    with said.open("w") as log:
+        server = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=log, text=True)
     assert server.stdout is not None
     try:
         found = re.search(r":(\d+): plan", server.stdout.readline())
         if not found:
-            raise PeerError(f"the server did not start: {_last(server)}")
+            raise PeerError(f"the server did not start: {_last_line(said.read_text())}")
         query = [
             *reluctant,
             "query",
@@ -82,18 +84,17 @@ def _two_processes(folder: Path, temporary: Path, options: Options) -> tuple[dic
             query += ["--simulate-network", f"{1000 * options.network[0]:g}ms,{options.network[1] / 1e6:g}mbit"]
         client = subprocess.run(query, capture_output=True, text=True, check=False)
         if client.returncode:
-            raise PeerError(f"the client failed: {client.stderr.strip().splitlines()[-1:] or client.returncode}")
+            raise PeerError(f"the client failed: {_last_line(client.stderr)}")
         left = re.search(r"(\d+) bytes of memory", server.stdout.readline())
         return json.loads(client.stdout), int(left[1]) if left else 0
     finally:
         server.terminate()
         server.wait(timeout=20)
+        server.stdout.close()
 
 
-def _last(process: subprocess.Popen[str]) -> str:
-    _, said = process.communicate(timeout=20)
-    lines = (said or "").strip().splitlines()
-    return lines[-1] if lines else f"exit code {process.returncode}"
+def _last_line(said: str) -> str:
+    return said.strip().splitlines()[-1].removeprefix("reluctant: ") if said.strip() else "it said nothing"
 
 
 def _compared(folder: Path, bundle: Bundle, asked: dict[str, Any], server_memory: int, options: Options) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from reluctant.errors import OptionError, PeerError, ReluctantError
@@ -73,6 +74,8 @@ class PrivateServer:
 
     def close(self) -> None:
         """Stop listening, and end the sessions that there are."""
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in accept; closing alone does not
         self._listening.close()
         for worker in list(self._workers):
             worker.kill()
