@@ -35,6 +35,7 @@ from reluctant.mask import Mask
 from reluctant.recipes import Recipe
 
 FORMAT = 1
+PRIVATE_COST = "private-bench.json"
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,18 @@ class Run:
         """The figures of a finished run."""
         if not self.finished:
             raise RunError(f"the run in {self.folder} is not finished; give the command that began it again to go on")
-        try:
-            found = json.loads((self.folder / "result.json").read_text())
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise RunError(f"the result of {self.folder} cannot be read: {error}") from error
-        if not isinstance(found, dict):
-            raise RunError(f"the result of {self.folder} cannot be read: it is not an object")
-        return found
+        return self._read("result.json", f"the result of {self.folder}")
+
+    @property
+    def private_cost(self) -> dict[str, Any] | None:
+        """What private inference was measured to cost, if it was."""
+        if not (self.folder / PRIVATE_COST).is_file():
+            return None
+        return self._read(PRIVATE_COST, f"what was measured in {self.folder} (reluctant private bench measures it again)")
+
+    def keep_private_cost(self, found: Mapping[str, Any]) -> None:
+        """Write down what private inference was measured to cost."""
+        self._write(PRIVATE_COST, json.dumps(found, indent=2))
 
     def lock(self) -> Any:
         """Keep other processes out for as long as the returned file is open."""
@@ -225,6 +231,15 @@ class Run:
         self._write("result.json", json.dumps(result, indent=2))
         for path in [*self.folder.glob("*.ckpt"), *self.folder.glob("*.ckpt.previous")]:
             path.unlink()
+
+    def _read(self, name: str, what: str) -> dict[str, Any]:
+        try:
+            found = json.loads((self.folder / name).read_text())
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"{what} cannot be read: {error}") from error
+        if not isinstance(found, dict):
+            raise RunError(f"{what} cannot be read: it is not an object")
+        return found
 
     def _write(self, name: str, text: str) -> None:
         try:

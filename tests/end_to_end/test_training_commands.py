@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from reluctant import Mask, load, models
+from reluctant.cli.demo import _between_two
+from reluctant.private import engine
 
 QUICK = ["pretrain.epochs=1", "pretrain.schedule=onecycle", "search.epochs=2", "finetune.epochs=1", "finetune.lr=0.01"]
 SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
@@ -120,6 +122,19 @@ def test_demo(tmp_path):
     shown = reluctant("demo", "-o", tmp_path / "demo", *SETTINGS).stdout
     assert "The frontier" in shown
     assert "reluctant.linearize(model" in shown
+    assert "Between two parties" in shown or not engine.available()
+    private = {Path(row["run"]).name: row for row in printed["private"]}
+    if engine.available():
+        assert all(row["agree"] == row["images"] == 5 for row in private.values())
+        online = {name: row["online"]["bytes_sent"] + row["online"]["bytes_received"] for name, row in private.items()}
+        assert online["snl-500"] < online["base"] / 5
+
+
+def test_demo_without_spu(monkeypatch, tmp_path):
+    monkeypatch.setattr(engine, "available", lambda: False)
+    said = []
+    assert _between_two([tmp_path], said.append, force=False) == []
+    assert "SPU is not installed" in said[0]
 
 
 def test_import(tmp_path):

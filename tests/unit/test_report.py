@@ -102,7 +102,7 @@ def test_what_was_measured_stands_beside_the_estimate(runs, tmp_path):
     assert "6 of 6" in text
     assert "measured" in report([folder], tmp_path / "r.html", figures=tmp_path / "f")[0].read_text()
     (folder / "private-bench.json").write_text("{")
-    with pytest.raises(errors.RunError, match="measure it again"):
+    with pytest.raises(errors.RunError, match="measures it again"):
         report([folder], tmp_path / "report.html")
 
 

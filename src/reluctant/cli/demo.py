@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,12 +10,14 @@ import typer
 
 from reluctant._sweep import sweep
 from reluctant.cli import _jobs
-from reluctant.cli._show import Json, console, messages, percent, print_json, table
+from reluctant.cli._show import Json, console, messages, octets, percent, print_json, table
 from reluctant.cli.linearize import make_job
 from reluctant.cli.pretrain import train
 from reluctant.runs import Run
 
 BUDGETS = (3000, 1000, 500, 200, 50, 0)
+ASKED, IMAGES = 500, 5
+"""The budget of the network that is run between two parties beside the full one, and about how many images it is asked."""
 
 
 def demo(
@@ -23,9 +26,9 @@ def demo(
     force: _jobs.Force = False,
     as_json: Json = False,
 ) -> None:
-    """Train a small ResNet on digits, linearize it down to no ReLU at all, and compare with masks drawn at random.
+    """Train a small ResNet on digits, linearize it down to no ReLU at all, and run it between two parties.
 
-    About three minutes on two cores. A demo that was interrupted goes on; one that is finished is shown again.
+    About four minutes on two cores. A demo that was interrupted goes on; one that is finished is shown again.
     """
     recipe = _jobs.read_recipe("demo", settings)
     say = (lambda text: None) if as_json else console.print
@@ -61,13 +64,37 @@ def demo(
         }
         for snl, random in zip(found["snl"], found["random"], strict=True)
     ]
+    private = _between_two([base_folder, output / f"snl-{ASKED}"], say, force)
     page = _report(output)
     if as_json:
-        shown = {"total": whole["total"], "accuracy": whole["accuracy"]["test"], "frontier": frontier, "report": str(page)}
-        print_json(shown)
+        shown = {"total": whole["total"], "accuracy": whole["accuracy"]["test"], "frontier": frontier}
+        print_json({**shown, "private": private, "report": str(page)})
         return
     _show(whole, frontier)
+    _show_private(private)
+    _show_what_next(frontier)
     console.print(f"\nAll of it on a page: {page}")
+
+
+def _between_two(folders: list[Path], say: Callable[[str], None], force: bool) -> list[dict[str, Any]]:
+    """Ask each network about a few images, a server and a client as two processes; nothing where SPU is missing."""
+    from reluctant.private import engine
+    from reluctant.private.bench import Options, bench
+
+    if not engine.available():
+        say(
+            "4. Private inference is left out: SPU is not installed. With pip install 'reluctant[private]' the demo has it."
+        )
+        return []
+    say(f"4. Ask about {IMAGES} images between two processes: one has the images, the other the weights.")
+    found = []
+    for folder in folders:
+        run = Run.open(folder)
+        if force or run.private_cost is None:
+            with messages.status(f"private inference of {folder}"):
+                run.keep_private_cost(bench(folder, Options(images=IMAGES)))
+        found.append({"run": str(folder), **(run.private_cost or {})})
+    return found
 
 
 def _report(folder: Path) -> Path:
@@ -85,6 +112,24 @@ def _show(whole: dict[str, Any], frontier: list[dict[str, Any]]) -> None:
         share = percent(row["count"], whole["total"])
         rows.add_row(name, f"{row['count']:,}", share, f"{row['accuracy']:.2f}", f"{row['random']:.2f}")
     console.print(rows)
+
+
+def _show_private(private: list[dict[str, Any]]) -> None:
+    if not private:
+        return
+    title = f"\nBetween two parties, one query of {IMAGES}"
+    rows = table("", "#ReLUs", "#online s", "#online", "#offline s", "#offline", "#same class as in clear", title=title)
+    for each in private:
+        figures = [
+            text
+            for phase in (each["online"], each["offline"])
+            for text in (f"{phase['seconds']:.3f}", octets(phase["bytes_sent"] + phase["bytes_received"]))
+        ]
+        rows.add_row(Path(each["run"]).name, f"{each['relus']:,}", *figures, f"{each['agree']} of {each['images']}")
+    console.print(rows)
+
+
+def _show_what_next(frontier: list[dict[str, Any]]) -> None:
     folder = Path(frontier[0]["run"]).parent
     example = frontier[2]["run"]
     console.print(

@@ -30,6 +30,8 @@ class Options:
     """What to measure."""
 
     images: int = 5
+    skip: int = 0
+    """How many test images come before them."""
     mode: str = "split"
     """`split`, or `whole`: everything as one SPU program."""
     naive: bool = False
@@ -74,6 +76,8 @@ def _two_processes(folder: Path, temporary: Path, options: Options) -> tuple[dic
             f"127.0.0.1:{found[1]}",
             "--test-set",
             str(options.images),
+            "--skip",
+            str(options.skip),
             "--json",
             *times,
         ]
@@ -104,7 +108,7 @@ def _compared(folder: Path, bundle: Bundle, asked: dict[str, Any], server_memory
     run = Run.open(folder)
     model = load(run).model.eval()
     splits = data.load(bundle.plan.data, options.data_dir or run.spec.get("data", {}).get("dir"))
-    images = splits.test.pixels[: options.images].numpy() / 255
+    images = splits.test.pixels[options.skip :][: options.images].numpy() / 255
     private = np.array([row["logits"] for row in asked["queries"]])
     assert bundle.floats is not None
     in_clear = np.array([clear.infer(bundle.plan, bundle.floats, image) for image in images])
@@ -118,6 +122,7 @@ def _compared(folder: Path, bundle: Bundle, asked: dict[str, Any], server_memory
     online = [row["online"] for row in asked["queries"]]
     return {
         "run": str(folder),
+        "network": None if options.network is None else {"rtt": options.network[0], "bandwidth": options.network[1]},
         "mode": options.mode + ("-naive" if options.naive else ""),
         "images": len(private),
         "agree": int((private.argmax(1) == in_clear.argmax(1)).sum()),

@@ -19,9 +19,6 @@ log = logging.getLogger(__name__)
 Plaintext = dict[str, float]
 """Seconds of one plaintext inference, by network."""
 
-BENCH = "private-bench.json"
-"""What `reluctant private bench` leaves in a run folder."""
-
 
 @dataclass(frozen=True)
 class Linearized:
@@ -145,11 +142,6 @@ def _read(run: Run, name: str, protocol: Protocol, network: Network, plaintext: 
     path = run.folder / "mask.safetensors"
     if not path.is_file():
         raise RunError(f"the run in {run.folder} has no mask; was something removed from it?")
-    bench = run.folder / BENCH
-    try:
-        measured = json.loads(bench.read_text()) if bench.is_file() else None
-    except (OSError, json.JSONDecodeError) as error:
-        raise RunError(f"{bench} cannot be read: {error}; measure it again with reluctant private bench") from error
     result, mask = run.result, Mask.load(path)
     if not {"count", "accuracy", "method", "granularity", "schedule", "search_epochs"} <= set(result):
         raise RunError(f"the result of {run.folder} is not whole; make the run again with --force")
@@ -158,7 +150,7 @@ def _read(run: Run, name: str, protocol: Protocol, network: Network, plaintext: 
             f"the mask of {run.folder} keeps {mask.count} ReLUs and its result says {result['count']}; "
             "one of them is of another run"
         )
-    return Linearized(run, result, mask, run.metrics(), _cost(run, protocol, network, plaintext), measured, name)
+    return Linearized(run, result, mask, run.metrics(), _cost(run, protocol, network, plaintext), run.private_cost, name)
 
 
 def _cost(run: Run, protocol: Protocol, network: Network, plaintext: Plaintext) -> Cost | None:

@@ -9,11 +9,11 @@ from reluctant.cli.private.query import query
 from reluctant.cli.private.serve import serve
 
 THREATS = (
-    "What it protects: two parties that follow the protocol and try to learn from what they see. The weights stay with the "
-    "server, the image and the logits with the client. Public: the architecture, the mask (which was made from the server's "
-    "weights and data) and the input's size. Not covered: a party that deviates from the protocol; who the other one is and "
-    "whether messages were changed on the way (put TLS around it); what logits tell about a model to somebody who asks "
-    "often enough."
+    "What it protects: two parties that follow the protocol and try to learn from what they see. The weights stay with "
+    "the server, the image and the logits with the client. Public: the architecture, the mask (which was made from the "
+    "server's weights and data) and the input's size. Not covered: a party that deviates from the protocol; who the other "
+    "one is and whether messages were changed on the way (put TLS around it); what logits tell about a model to somebody "
+    "who asks often enough."
 )
 
 app = typer.Typer(

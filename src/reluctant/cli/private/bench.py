@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from reluctant._files import replacing
 from reluctant.cli._show import Json, console, messages, octets, print_json, table
 from reluctant.cli.data import DataDir
 from reluctant.cli.private._options import SimulateNetwork, Timeout, parse_network
@@ -31,18 +29,18 @@ def bench(
 ) -> None:
     """Measure private inference here: both parties as processes on this machine, beside plaintext and the estimate.
 
-    What is measured is kept in the run folder, and `reluctant report` shows it.
+    What is measured without a network to pretend is kept in the run folder, and `reluctant report` shows it.
     """
     from reluctant.private.bench import Options
     from reluctant.private.bench import bench as measure
-    from reluctant.report.gather import BENCH
+    from reluctant.runs import Run
 
     network = None if simulate_network is None else parse_network(simulate_network)
     options = Options(images=images, network=network, timeout=timeout, data_dir=data_dir)
     with messages.status(f"asking about {images} images"):
         found = measure(run, options)
-    with replacing(run / BENCH) as part:
-        part.write_text(json.dumps(found, indent=2))
+    if network is None:
+        Run.open(run).keep_private_cost(found)
     if compare_mask_multiply:
         found["compared"] = {}
         for naive in (False, True):

@@ -22,6 +22,7 @@ def query(
     server: Annotated[str, typer.Option("--server", help="Where the server is: host:port.")],
     images: Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE…]", help="Image files of this party.")] = None,
     test_set: Annotated[int, typer.Option("--test-set", min=0, help="Ask about the first N test images instead.")] = 0,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="With --test-set: leave out so many first.")] = 0,
     prepare: Annotated[int, typer.Option("--prepare", min=0, help="Prepare material for N queries, ahead of any.")] = 0,
     material: Material = None,
     mode: Annotated[
@@ -50,7 +51,7 @@ def query(
     with messages.status("connecting"):
         session = Session(address, material_folder(material, "client"), timeout=timeout, network=network)
     plan = session.plan
-    asked = _read(images or [], plan.input_shape) + _of_test_set(test_set, plan, data_dir)
+    asked = _read(images or [], plan.input_shape) + _of_test_set(test_set, skip, plan, data_dir)
     offline, rows = [], []
     missing = max(prepare, len(asked) - len(session.store.ready())) if mode == "split" else 0
     for number in range(missing):
@@ -126,7 +127,7 @@ def _read(paths: list[Path], shape: tuple[int, ...]) -> list[tuple[str, NDArray[
     return found
 
 
-def _of_test_set(count: int, plan: Any, data_dir: Path | None) -> list[tuple[str, NDArray[np.float64], Any]]:
+def _of_test_set(count: int, skip: int, plan: Any, data_dir: Path | None) -> list[tuple[str, NDArray[np.float64], Any]]:
     if not count:
         return []
     from reluctant import data
@@ -134,8 +135,9 @@ def _of_test_set(count: int, plan: Any, data_dir: Path | None) -> list[tuple[str
     if not plan.data:
         raise OptionError("the server's network was not made for a named data set; pass image files")
     splits = data.load(plan.data, data_dir)
-    pixels, labels = splits.test.pixels[:count].numpy() / 255, splits.test.labels[:count].tolist()
+    some = slice(skip, skip + count)
+    pixels, labels = splits.test.pixels[some].numpy() / 255, splits.test.labels[some].tolist()
     return [
         (f"test {number}", image, _name(plan, label))
-        for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
+        for number, (image, label) in enumerate(zip(pixels, labels, strict=True), skip)
     ]
