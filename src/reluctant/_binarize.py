@@ -26,6 +26,20 @@ def count_slopes(model: nn.Module, threshold: float = THRESHOLD) -> int:
     return alone + sum(int((m.slope > threshold).sum()) * m.governs for m in sloped(model).values())
 
 
+def read_budget(model: nn.Module, budget: Budget) -> int:
+    """Return a budget in ReLUs, after a look at whether a network with slopes can get there.
+
+    Raises:
+        BudgetError: it is invalid, or less than the ReLUs of the sites left alone.
+    """
+    relus, alone = parse(budget, size(model)), left_alone(model)
+    stay = sum(prod(shape) for shape in alone.values())
+    if relus < stay:
+        names = ", ".join(list(alone)[:3]) + (", …" if len(alone) > 3 else "")
+        raise BudgetError(f"budget {relus} is below the {stay} ReLUs that stay ({names}); pass at least that")
+    return relus
+
+
 def binarize(
     model: nn.Module,
     budget: Budget,
@@ -60,13 +74,8 @@ def binarize(
         >>> binarize(student, 2)["1"]
         tensor([False,  True,  True])
     """
-    modules, alone = sloped(model), left_alone(model)
-    kept_alone = sum(prod(shape) for shape in alone.values())
-    relus = parse(budget, size(model))
-    if relus < kept_alone:
-        raise BudgetError(
-            f"budget {relus} is below the {kept_alone} ReLUs that stay ({', '.join(list(alone)[:3])}…); pass at least that"
-        )
+    relus, modules = read_budget(model, budget), sloped(model)
+    kept_alone = sum(prod(shape) for shape in left_alone(model).values())
     scores = torch.cat([(values or {}).get(s, m.slope).detach().flatten().float().cpu() for s, m in modules.items()])
     if scores.isnan().any():
         raise MaskError("some slopes are NaN: the search has diverged; lower its learning rate or its penalty")

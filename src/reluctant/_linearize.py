@@ -12,17 +12,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from reluctant import recipes
+from reluctant._binarize import read_budget
 from reluctant._example import Example
 from reluctant._job import Batches, Job
 from reluctant._shared_run import SharedRun
-from reluctant.budget import Budget, parse
+from reluctant.budget import Budget
 from reluctant.data.batches import unpack
 from reluctant.errors import DataError
 from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
 from reluctant.sites import Patterns
-from reluctant.slopes import Granularity, size
+from reluctant.slopes import Granularity
 from reluctant.train import Trainer
 from reluctant.train.evaluate import Metric, accuracy
 from reluctant.train.losses import Loss
@@ -33,6 +34,7 @@ class Result:
     """A linearized network and what is known of it."""
 
     model: nn.Module
+    """In evaluation mode."""
     mask: Mask
     accuracy: dict[str, float]
     """In percent, or of the metric given: `base` and `val` on validation data, `base_test` and `test` on test data."""
@@ -159,7 +161,7 @@ def begin(
         "kind": kind,
         "input_shape": list(job.example.shape[1:]) if isinstance(job.example, Tensor) else None,
         **spec,
-        "budget": parse(budget, size(job.student())),
+        "budget": read_budget(job.student(), budget),
         "method": job.method,
         "granularity": job.granularity,
         "zero_out": job.zero_out,
@@ -176,7 +178,7 @@ def run_job(job: Job, budget: Budget, run: SharedRun | None) -> Result:
     began = time.perf_counter()
     job.trainer.settle(job.model, job.example)
     with run.lock() if run else nullcontext():
-        relus = parse(budget, size(job.student()))
+        relus = read_budget(job.student(), budget)
         base = {"base": job.score(job.model, job.batches.val)}
         found = _searched(job, relus, run)
         tuned = job.finetune(found, run)
@@ -191,7 +193,7 @@ def run_job(job: Job, budget: Budget, run: SharedRun | None) -> Result:
         if run is not None:
             seconds = max(seconds, sum(row.get("seconds", 0.0) for row in history))
         result = Result(
-            tuned,
+            tuned.eval(),
             found.mask,
             {part: round(score, 3) for part, score in scores.items()},
             relus,

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reluctant._binarize import read_budget
 from reluctant._job import Job
 from reluctant._linearize import begin, run_job
 from reluctant._shared_run import SharedRun
-from reluctant.budget import Budget, parse
+from reluctant.budget import Budget
+from reluctant.errors import RunError
 from reluctant.methods.found import Found
-from reluctant.slopes import size
+from reluctant.runs import Run
 
 
 def sweep(
@@ -39,21 +41,43 @@ def sweep(
         The results, from the highest budget to the lowest.
     """
     told = on_run or (lambda name: None)
-    total = size(job.student())
-    relus = sorted({parse(budget, total) for budget in budgets}, reverse=True)
+    folder, student = Path(folder), job.student()
+    relus = sorted({read_budget(student, budget) for budget in budgets}, reverse=True)
+    search_folder = folder / f"{job.method}-search"
+    if folder.is_file():
+        raise RunError(f"{folder} is a file; pass a folder")
+    if (folder / "run.json").exists():
+        raise RunError(f"{folder} is a run itself; pass a folder for the runs of the sweep")
+    if not each and not force:
+        _check_budgets(folder, search_folder, relus)
+    spec = {**spec, "search": "for each budget" if each else "one for all budgets"}
     runs = {
-        budget: begin(job, budget, Path(folder) / f"{job.method}-{budget}", spec, force=force, keep_finished=True)
+        budget: begin(job, budget, folder / f"{job.method}-{budget}", spec, force=force, keep_finished=True)
         for budget in relus
     }
     todo = [budget for budget, run in runs.items() if not run.run.finished]
     if not each and any(not (runs[budget].folder / "searched.safetensors").exists() for budget in todo):
         told(f"{job.method}-search")
-        _search_for(job, todo, runs, Path(folder) / f"{job.method}-search", spec, force=force)
+        _search_for(job, todo, runs, search_folder, spec, force=force)
     results = []
     for budget, run in runs.items():
         told(run.folder.name)
         results.append(run.run.result if run.run.finished else run_job(job, budget, run).as_dict())
     return results
+
+
+def _check_budgets(folder: Path, search_folder: Path, budgets: list[int]) -> None:
+    """Refuse budgets that the search of an earlier sweep in this folder did not look for, before anything is written."""
+    if not (search_folder / "run.json").exists():
+        return
+    before = Run.open(search_folder).spec.get("budgets", [])
+    new = [budget for budget in budgets if budget not in before]
+    if new:
+        raise RunError(
+            f"the sweep in {folder} has searched for the budgets {', '.join(map(str, before))} and not for "
+            f"{', '.join(map(str, new))}, and one search serves all budgets; pass another folder, --each, or --force to "
+            "search again"
+        )
 
 
 def _search_for(

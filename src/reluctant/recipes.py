@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
@@ -17,9 +18,10 @@ class _Section:
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for each in fields(self):
-            value = _converted(getattr(self, each.name), hints[each.name], each.name)
+            name = f"{type(self).__name__.lower()}.{each.name}"
+            value = _converted(getattr(self, each.name), hints[each.name], name)
             object.__setattr__(self, each.name, value)
-            _check(type(self).__name__, each.name, value)
+            _check(name, value)
 
 
 @dataclass(frozen=True)
@@ -261,22 +263,23 @@ _POSITIVE = {"batch_size", "lr", "slope_lr", "temperature", "curve", "steer_ever
 _NOT_NEGATIVE = {"epochs", "momentum", "weight_decay", "penalty", "grow_from", "distill", "threshold"}
 _RATES = ("constant", "cosine", "steps", "onecycle")
 _CHOICES = {
-    "Training.precision": ("auto", "float32", "bfloat16"),
-    "Pretrain.schedule": _RATES,
-    "Search.schedule": ("anneal", "paper"),
-    "Search.rate": _RATES,
-    "Search.grow_unless": ("lowest", "previous"),
-    "Finetune.schedule": _RATES,
+    "training.precision": ("auto", "float32", "bfloat16"),
+    "pretrain.schedule": _RATES,
+    "search.schedule": ("anneal", "paper"),
+    "search.rate": _RATES,
+    "search.grow_unless": ("lowest", "previous"),
+    "finetune.schedule": _RATES,
 }
 
 
-def _check(section: str, name: str, value: Any) -> None:
+def _check(name: str, value: Any) -> None:
     if value is None:
         return
-    if name in _POSITIVE and not value > 0:
+    key = name.partition(".")[2]
+    if key in _POSITIVE and not 0 < value < math.inf:
         raise OptionError(f"{name} is {value}; pass a number above 0")
-    if name in _NOT_NEGATIVE and not value >= 0:
+    if key in _NOT_NEGATIVE and not 0 <= value < math.inf:
         raise OptionError(f"{name} is {value}; pass 0 or more")
-    choices = _CHOICES.get(f"{section}.{name}")
+    choices = _CHOICES.get(name)
     if choices and value not in choices:
-        raise unknown(f"{section.lower()}.{name}", value, choices)
+        raise unknown(name, value, choices)

@@ -13,7 +13,9 @@ result.json         the figures; a run that has it is finished
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
@@ -33,6 +35,8 @@ from reluctant._files import replacing
 from reluctant.errors import RunError, first_line
 from reluctant.mask import Mask
 from reluctant.recipes import Recipe
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 PRIVATE_COST = "private-bench.json"
@@ -134,6 +138,13 @@ class Run:
         if not (self.folder / PRIVATE_COST).is_file():
             return None
         return self._read(PRIVATE_COST, f"what was measured in {self.folder} (reluctant private bench measures it again)")
+
+    def digest(self, name: str = "model") -> str:
+        """Return what tells this run's weights from any others."""
+        try:
+            return hashlib.sha256((self.folder / f"{name}.safetensors").read_bytes()).hexdigest()[:16]
+        except OSError as error:
+            raise RunError(f"the weights of {self.folder} cannot be read: {error}") from error
 
     def keep_private_cost(self, found: Mapping[str, Any]) -> None:
         """Write down what private inference was measured to cost."""
@@ -251,10 +262,11 @@ class Run:
 
 def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recipe) -> None:
     """Two commands are the same if all they ask for is; only a search that ended too early may be given more epochs."""
-    for key in sorted({*run.spec, *wanted}):
-        if run.spec.get(key) != wanted.get(key):
+    had, want = _without_places(run.spec), _without_places(wanted)
+    for key in sorted({*had, *want}):
+        if had.get(key) != want.get(key):
             raise RunError(
-                f"{folder} holds a run with {key} {run.spec.get(key)!r}, not {wanted.get(key)!r}; "
+                f"{folder} holds a run with {key} {had.get(key)!r}, not {want.get(key)!r}; "
                 "pass another folder, or --force to replace it"
             )
     old, new = run.recipe.as_dict(), recipe.as_dict()
@@ -266,6 +278,29 @@ def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recip
                     f"{folder} holds a run with {section}.{key} = {value}, not {new[section][key]}; "
                     "pass another folder, or --force to replace it"
                 )
+
+
+def finished_below(folder: Path) -> list[Run]:
+    """Return the finished runs in a folder and in those below it; those that are not finished are named in a warning.
+
+    Raises:
+        RunError: it is not a folder, or a run in it cannot be read.
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder; pass run folders, or a folder that holds some")
+    runs = [Run.open(path.parent) for path in sorted(folder.glob("**/run.json"))]
+    for run in runs:
+        if not run.finished:
+            log.warning("%s is not finished and left out", run.folder)
+    return [run for run in runs if run.finished]
+
+
+def _without_places(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out where things are: the same network and data may be reached by another path."""
+    made = {key: value for key, value in spec.items() if key != "parent"}
+    if isinstance(made.get("data"), dict):
+        made["data"] = {key: value for key, value in made["data"].items() if key != "dir"}
+    return made
 
 
 def _empty(folder: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from reluctant import data, linearize, models
-from reluctant.errors import PeerError
+from reluctant.cli.private._options import parse_network
+from reluctant.errors import OptionError, PeerError
 from reluctant.private import clear, engine
 from reluctant.private.bundle import from_run
 from reluctant.private.session import GREETING, Session
@@ -217,3 +219,38 @@ def test_query_on_the_command_line(server, tmp_path):
     nobody = subprocess.run([*command[:-4], "--server", "127.0.0.1:1", "--test-set", "1"], capture_output=True, text=True)
     assert nobody.returncode == 2
     assert "there is no server at 127.0.0.1:1" in nobody.stderr
+
+
+def test_bench_over_a_network_to_pretend_beside_masks_multiplied_in(run):
+    command = [sys.executable, "-m", "reluctant", "private", "bench", str(run), "--images", "2", "--json"]
+    command += ["--simulate-network", "2ms,500mbit", "--compare-mask-multiply"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    keys = {"images", "agree", "max_logit_error", "relus", "setup", "offline", "online", "peak_memory_bytes", "estimated"}
+    assert keys | {"expected_wraps"} <= set(found)
+    assert (found["images"], found["agree"], found["relus"]) == (2, 2, 60)
+    assert found["max_relative_error"] < 1e-2
+    assert found["network"] == {"rtt": 0.002, "bandwidth": 5e8}
+    for phase in ("setup", "offline", "online"):
+        assert set(found[phase]) == {"seconds", "bytes_sent", "bytes_received", "messages"}
+    relu_steps = [step for step in found["steps"]["online"] if step["kind"] == "relu"]
+    assert len(relu_steps) * 0.002 < found["online"]["seconds"]
+    online = {mode: each["online"]["bytes_sent"] for mode, each in found["compared"].items()}
+    assert found["online"]["bytes_sent"] < online["whole"] < online["whole-naive"]
+    assert not (run / "private-bench.json").exists()
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_forever(tmp_path):
+    silent = socket.create_server(("127.0.0.1", 0))
+    began = time.monotonic()
+    with pytest.raises(PeerError, match="has not answered in time"):
+        Session(silent.getsockname(), tmp_path, timeout=1)
+    assert time.monotonic() - began < 10
+    silent.close()
+
+
+@pytest.mark.parametrize("network", ["40", "40ms", "0ms,0mbit", "fast,100mbit"])
+def test_networks_that_cannot_be_read(network):
+    with pytest.raises(OptionError, match="such as 40ms,100mbit"):
+        parse_network(network)

@@ -186,3 +186,34 @@ def test_bad_input(base, tmp_path, arguments, said):
     assert said in ran.stderr
     assert len(ran.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_is_told_apart_from_searches_for_each_budget(base, tmp_path):
+    command = ["sweep", base, "--budgets", "200,100", *SETTINGS, "-o", tmp_path / "sweep"]
+    reluctant(*command)
+    assert "search" in reluctant(*command, "--each", ok=False).stderr
+    more = reluctant("sweep", base, "--budgets", "300,100", *SETTINGS, "-o", tmp_path / "sweep", ok=False).stderr
+    assert "has searched for the budgets 200, 100 and not for 300" in more
+    assert not (tmp_path / "sweep" / "snl-300").exists()
+    fewer = reluctant("sweep", base, "--budgets", "100", *SETTINGS, "-o", tmp_path / "sweep", "--json").stdout
+    assert [row["budget"] for row in json.loads(fewer)] == [100]
+    all_of_it = json.loads(reluctant("evaluate", tmp_path / "sweep", "--json").stdout)
+    assert [row["count"] for row in all_of_it] == [100, 200]
+    assert "is a run itself" in reluctant("sweep", base, "--budgets", "9", *SETTINGS, "-o", base, ok=False).stderr
+    again = reluctant("linearize", tmp_path / "sweep" / "snl-100", "--budget", "50", "-o", tmp_path / "x", ok=False).stderr
+    assert "is linearized already; start from the network that it came from" in again
+
+
+def test_the_same_network_by_another_path_is_the_same(base, tmp_path):
+    command = ["--budgets", "0", "--method", "random", *SETTINGS, "-o", tmp_path / "zero"]
+    reluctant("sweep", base.name, *command, cwd=base.parent)
+    reluctant("sweep", base.resolve(), *command)
+
+
+def test_count_reads_a_run(base):
+    assert json.loads(reluctant("count", base, "--json").stdout)["total"] > 0
+    unmet = reluctant("count", base, "--exclude", "layer1*", "--budget", "1").stdout
+    assert "It cannot be met" in unmet
+    failed = reluctant("linearize", base, "--exclude", "layer1*", "--budget", "1", "-o", base.parent / "no", ok=False)
+    assert "below the" in failed.stderr
+    assert not (base.parent / "no").exists()

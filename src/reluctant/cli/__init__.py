@@ -66,6 +66,10 @@ def main() -> None:
     """Run the command line; an error of ours is one sentence on standard error and exit code 2."""
     try:
         app()
+    except SystemExit as ended:
+        if ended.code == 130:  # Ctrl-C, which Typer has turned into this
+            typer.echo("interrupted; the same command goes on with what has been done", err=True)
+        raise
     except ReluctantError as error:
         typer.echo(f"reluctant: {error}", err=True)
         sys.exit(2)

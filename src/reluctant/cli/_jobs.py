@@ -61,13 +61,17 @@ class Base:
     def open(cls, folder: Path, data_dir: Path | None, *, scratch: bool = False) -> Base:
         """Read a run and its data."""
         run = Run.open(folder)
+        if run.spec.get("kind") == "linearize":
+            parent = run.spec.get("parent", "the full network")
+            raise OptionError(f"{folder} is linearized already; start from the network that it came from, {parent}")
         model = make(run.spec["model"], folder) if scratch else load(run).model
         return cls(run, model, read_splits(run.spec["data"], data_dir))
 
     def spec(self) -> dict[str, Any]:
         """Return what a run made from this one has to say."""
         keys = ("model", "data", "input_shape")
-        return {key: self.run.spec[key] for key in keys} | {"parent": str(self.run.folder)}
+        parent = {"parent": str(self.run.folder), "parent_weights": self.run.digest()}
+        return {key: self.run.spec[key] for key in keys} | parent
 
     def batches(self, recipe: Recipe, seed: int) -> Batches:
         """Return the loaders of a linearization."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -10,8 +11,11 @@ import typer
 from torch import Tensor, nn
 
 from reluctant import models
-from reluctant.errors import OptionError
+from reluctant._load import load
+from reluctant.errors import OptionError, RunError
+from reluctant.runs import Run
 
+MaybeRun = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A finished run; or name a network instead.")]
 Arch = Annotated[str | None, typer.Option("--arch", help=f"One of ours: {', '.join(models.names())}.")]
 Model = Annotated[
     str | None,
@@ -52,6 +56,31 @@ def build(
         return models.create(arch, num_classes=classes, input_shape=shape, **options)
     assert model is not None
     return models.from_factory(model, options)
+
+
+def named(
+    run: Path | None,
+    arch: str | None,
+    model: str | None,
+    inputs: list[str] | None,
+    arguments: list[str] | None,
+    classes: int,
+) -> tuple[nn.Module, Tensor | tuple[Tensor, ...]]:
+    """Return the network of a run, or the one that the options name, and an example of its input."""
+    if run is None:
+        if arch is None and model is None:
+            raise OptionError("pass a run, or a network such as --arch resnet18")
+        if model is not None and not inputs:
+            raise OptionError("--model needs the shape of its input; pass it without the batch, such as --input 3x224x224")
+        shapes = [parse_shape(text) for text in inputs or ["3x32x32"]]
+        return build(arch, model, arguments, classes, shapes[0]), example(shapes)
+    if arch is not None or model is not None or inputs or arguments:
+        raise OptionError("pass a run or a network, not both: a run knows its architecture and its input")
+    opened = Run.open(run)
+    shape = opened.spec.get("input_shape")
+    if shape is None:
+        raise RunError(f"the network of {run} takes several inputs, and its run folder does not say which")
+    return load(opened).model, example([tuple(shape)])
 
 
 def example(shapes: list[tuple[int, ...]]) -> Tensor | tuple[Tensor, ...]:

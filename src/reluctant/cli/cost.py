@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -11,17 +10,15 @@ import typer
 
 from reluctant import cost as costs
 from reluctant import sites
-from reluctant._load import load
 from reluctant.cli import _network
 from reluctant.cli._show import Json, console, octets, percent, print_json, table
 from reluctant.cost import Cost, Network, Phase, Protocol
 from reluctant.cost.network import named
-from reluctant.errors import OptionError, RunError
-from reluctant.runs import Run
+from reluctant.errors import OptionError
 
 
 def cost(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A finished run; or name a network instead.")] = None,
+    run: _network.MaybeRun = None,
     arch: _network.Arch = None,
     model: _network.Model = None,
     inputs: _network.Input = None,
@@ -57,7 +54,7 @@ def cost(
     if together and latency is None:
         raise OptionError("--together says what --latency counts; pass --latency too")
     connection = _connection(network, bandwidth, rtt)
-    net, example = _named_network(run, arch, model, inputs, arch_arg, num_classes)
+    net, example = _network.named(run, arch, model, inputs, arch_arg, num_classes)
     plain = costs.measure_plaintext(net, example) if plaintext_seconds is None else plaintext_seconds
     budget = None
     if latency is not None:
@@ -116,28 +113,6 @@ def _connection(name: str, bandwidth: float | None, rtt: float | None) -> Networ
     if bandwidth is not None:
         chosen = replace(chosen, bandwidth=bandwidth * 1e6)
     return chosen if rtt is None else replace(chosen, rtt=rtt / 1e3)
-
-
-def _named_network(
-    run: Path | None,
-    arch: str | None,
-    model: str | None,
-    inputs: list[str] | None,
-    arch_arg: list[str] | None,
-    classes: int,
-) -> tuple[torch.nn.Module, torch.Tensor | tuple[torch.Tensor, ...]]:
-    if run is None:
-        if arch is None and model is None:
-            raise OptionError("pass a run, or a network such as --arch resnet18")
-        shapes = [_network.parse_shape(text) for text in inputs or ["3x32x32"]]
-        return _network.build(arch, model, arch_arg, classes, shapes[0]), _network.example(shapes)
-    if arch is not None or model is not None or inputs or arch_arg:
-        raise OptionError("pass a run or a network, not both: a run knows its architecture and its input")
-    opened = Run.open(run)
-    shape = opened.spec.get("input_shape")
-    if shape is None:
-        raise RunError(f"the network of {run} takes several inputs; estimate it from Python with reluctant.estimate")
-    return load(opened).model, _network.example([tuple(shape)])
 
 
 def _print(found: Cost, sources: bool) -> None:

@@ -12,11 +12,11 @@ from reluctant import sites
 from reluctant._example import spell
 from reluctant.cli import _network
 from reluctant.cli._show import Json, console, percent, print_json, table
-from reluctant.errors import OptionError
 from reluctant.mask import Mask
 
 
 def count(
+    run: _network.MaybeRun = None,
     arch: _network.Arch = None,
     model: _network.Model = None,
     inputs: _network.Input = None,
@@ -30,13 +30,9 @@ def count(
 ) -> None:
     """Count the ReLUs that one input evaluates, site by site, and list the other non-linear operations.
 
-    For instance: reluctant count --arch resnet18 --input 3x32x32
+    For instance: reluctant count runs/ten, or reluctant count --arch resnet18 --input 3x32x32
     """
-    if model is not None and not inputs:
-        raise OptionError("--model needs the shape of its input; pass it without the batch, such as --input 3x224x224")
-    shapes = [_network.parse_shape(text) for text in inputs or ["3x32x32"]]
-    network = _network.build(arch, model, arch_arg, num_classes, shapes[0])
-    example = _network.example(shapes)
+    network, example = _network.named(run, arch, model, inputs, arch_arg, num_classes)
     if mask is not None:
         network = Mask.load(mask).apply(network, example)
     found = sites.count(network, example, include=include or None, exclude=exclude)
@@ -68,7 +64,10 @@ def _print(found: sites.Sites, relus: int | None) -> None:
         console.print("These stay as they are: no ReLU budget governs them, and under private inference they cost too.")
     if relus is not None:
         console.print(f"\nA budget of {relus:,} keeps {percent(relus, found.size)} of the {found.size:,} ReLUs.")
-        if found.total > relus:
+        stay = sum(site.count for site in found if site.fixed)
+        if relus < stay:
+            console.print(f"It cannot be met: {stay:,} ReLUs stay whatever is searched for.")
+        elif found.total > relus:
             console.print(f"The network is {found.total - relus:,} above it.")
 
 

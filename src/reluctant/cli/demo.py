@@ -135,7 +135,7 @@ def _show_what_next(frontier: list[dict[str, Any]]) -> None:
     console.print(
         f"\nThe runs are in {folder}: masks, weights, metrics. Look at one: reluctant evaluate {example} --part test"
     )
-    console.print(f"Where its ReLUs are: reluctant count --arch small --input 1x16x16 --mask {example}/mask.safetensors")
+    console.print(f"Where its ReLUs are: reluctant count {example}")
     console.print("\nYour own network, in Python (docs/your-model.md has all of it):")
     console.print(
         '    result = reluctant.linearize(model, budget="10%", train=train_loader, val=val_loader)', highlight=False

@@ -111,5 +111,5 @@ def _variations(vary: list[str] | None) -> list[dict[str, str]]:
         key, equals, values = text.partition("=")
         if not equals or not values:
             raise OptionError(f"--vary '{text}' cannot be read; pass key=value,value such as penalty=1e-5,1e-4")
-        axes.append([(key.strip(), value.strip()) for value in values.split(",")])
+        axes.append([(key.strip(), value) for value in dict.fromkeys(map(str.strip, values.split(",")))])
     return [dict(combination) for combination in itertools.product(*axes)]

@@ -2,6 +2,9 @@
 
 The target falls from the total to the budget over the epochs given. Every few steps λ is steered so that the slopes follow;
 what is still behind is made linear from the lowest slope up. Loss and slopes are those of Algorithm 1.
+
+A slope that has become linear stays a hair below zero, lower the earlier it went: where the count has fallen below a budget
+(one slope may govern many ReLUs, and a sweep passes budgets inside an epoch), those that went last come back first.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from reluctant._binarize import count_slopes
 from reluctant.recipes import Search
 from reluctant.slopes import size, sloped
 from reluctant.train import Penalty
+
+HAIR = 1e-6
 
 
 class Steering:
@@ -30,6 +35,7 @@ class Steering:
         self._budget, self._total = budget, size(student)
         self._modules = list(sloped(student).values())
         self._linear = [module.slope.detach() <= options.threshold for module in self._modules]
+        self._held = [module.slope.detach().clamp(max=0.0) for module in self._modules]
 
     def target(self, progress: float) -> int:
         """Return B + (total − B)·(1 − progress)^curve."""
@@ -39,7 +45,7 @@ class Steering:
     def __call__(self, step: int, progress: float) -> None:
         """Look at the count every few steps and at the end, and act."""
         if not self._options.may_return:
-            self._hold_linear_()
+            self._hold_linear_(progress)
         if step % self._options.steer_every and progress < 1:
             return
         target = self.target(progress)
@@ -47,25 +53,31 @@ class Steering:
         growth = self._options.growth
         self._penalty.strength *= growth if count > target else 1 / growth
         if count > target:
-            self._linearize_lowest_(count - target)
+            self._linearize_lowest_(count - target, progress)
 
     @torch.no_grad()
-    def _hold_linear_(self) -> None:
-        """Keep the slopes that are zero, and those that have come down to the threshold, at zero."""
-        for module, linear in zip(self._modules, self._linear, strict=True):
-            linear |= module.slope <= self._options.threshold
-            module.slope.masked_fill_(linear, 0.0)
+    def _hold_linear_(self, progress: float) -> None:
+        """Keep the slopes that are linear, and those that have come down to the threshold, where they are."""
+        for module, linear, held in zip(self._modules, self._linear, self._held, strict=True):
+            now = module.slope <= self._options.threshold
+            held.masked_fill_(now & ~linear, -HAIR * (1 - progress))
+            linear |= now
+            module.slope.copy_(torch.where(linear, held, module.slope))
 
     @torch.no_grad()
-    def _linearize_lowest_(self, excess: int) -> None:
-        """Set the lowest of the slopes that still count to zero, until at least so many ReLUs are gone."""
+    def _linearize_lowest_(self, excess: int, progress: float) -> None:
+        """Make the lowest of the slopes that still count linear, until at least so many ReLUs are gone."""
         values = torch.cat([module.slope.flatten() for module in self._modules])
         governs = torch.cat([torch.full((m.slope.numel(),), m.governs, device=values.device) for m in self._modules])
         alive = (values > self._options.threshold).nonzero().flatten()
         order = alive[values[alive].argsort(stable=True)]
         before = governs[order].cumsum(0) - governs[order]
-        values[order[before < excess]] = 0.0
-        for module, part in zip(self._modules, values.split([m.slope.numel() for m in self._modules]), strict=True):
+        gone = order[before < excess]
+        values[gone] = -HAIR * (1 - progress + 1e-3 * (1 - values[gone]))
+        parts = values.split([m.slope.numel() for m in self._modules])
+        for module, linear, held, part in zip(self._modules, self._linear, self._held, parts, strict=True):
             module.slope.copy_(part.reshape(module.slope.shape))
-        if not self._options.may_return:
-            self._hold_linear_()
+            if not self._options.may_return:
+                now = module.slope <= self._options.threshold
+                held.copy_(torch.where(now & ~linear, module.slope, held))
+                linear |= now

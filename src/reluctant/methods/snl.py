@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from reluctant._binarize import binarize, count_slopes
-from reluctant.budget import Budget, parse
+from reluctant._binarize import binarize, count_slopes, read_budget
+from reluctant.budget import Budget
 from reluctant.errors import BudgetError
 from reluctant.methods import anneal
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
@@ -72,7 +72,7 @@ def search(
     """
     options = options or Search()
     trainer = trainer or Trainer()
-    relus = parse(budget, size(student))
+    relus = read_budget(student, budget)
     trainer.place_(student)
     penalty = Penalty(sloped(student), options.first_penalty, by_relus=options.penalty_by_relus)
     optimizer = make_optimizer(student, options)  # Alg. 1, line 3: weights and slopes together
@@ -122,9 +122,10 @@ def search(
         if count <= relus and options.stop and steering is None:  # line 4
             break
     if progress.count > relus and options.stop:
+        instead = ", begin with a larger penalty, or use the anneal schedule" if steering is None else ""
         raise BudgetError(
-            f"after {progress.epoch} epochs {progress.count} ReLUs are left and the budget is {relus}; go on with more "
-            "search epochs, begin with a larger penalty, or use the anneal schedule"
+            f"after {progress.epoch} epochs {progress.count} ReLUs are left and the budget is {relus}; "
+            f"go on with more search epochs{instead}"
         )
     return _found(student, relus, options.exact, progress.history)  # line 11; line 12 is finetune
 

@@ -54,4 +54,8 @@ def create(name: str, *, num_classes: int = 10, input_shape: tuple[int, ...] = (
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)
-    return factory(num_classes=num_classes, input_shape=input_shape, **options)
+    try:
+        return factory(num_classes=num_classes, input_shape=input_shape, **options)
+    except TypeError as error:
+        said = ", ".join(f"{option}={value!r}" for option, value in options.items()) or "its options"
+        raise OptionError(f"{name} cannot be made with {said}: {error}") from error

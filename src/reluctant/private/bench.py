@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,9 @@ def bench(folder: Path, options: Options) -> dict[str, Any]:
     """
     engine.require()
     bundle = from_run(folder)
+    if options.data_dir is None:
+        known = Run.open(folder).spec.get("data", {}).get("dir")
+        options = replace(options, data_dir=None if known is None else Path(known))
     with tempfile.TemporaryDirectory(prefix="reluctant-bench-") as temporary:
         asked, memory = _two_processes(folder, Path(temporary), options)
     return _compared(folder, bundle, asked, memory, options)
@@ -107,7 +110,7 @@ def _compared(folder: Path, bundle: Bundle, asked: dict[str, Any], server_memory
 
     run = Run.open(folder)
     model = load(run).model.eval()
-    splits = data.load(bundle.plan.data, options.data_dir or run.spec.get("data", {}).get("dir"))
+    splits = data.load(bundle.plan.data, options.data_dir)
     images = splits.test.pixels[options.skip :][: options.images].numpy() / 255
     private = np.array([row["logits"] for row in asked["queries"]])
     assert bundle.floats is not None

@@ -12,7 +12,7 @@ from reluctant._load import load
 from reluctant.cost import Cost, Network, Protocol, estimate, measure_plaintext
 from reluctant.errors import ModelError, OptionError, RunError
 from reluctant.mask import Mask
-from reluctant.runs import Run
+from reluctant.runs import Run, finished_below
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +121,6 @@ def gather(folders: list[Path], protocol: Protocol, network: Network) -> Evidenc
 
 
 def _runs_in(folder: Path) -> list[Run]:
-    if not folder.is_dir():
-        raise RunError(f"{folder} is not a folder; pass run folders, or a folder that holds some")
     if (folder / "run.json").is_file():
         run = Run.open(folder)
         if not run.finished:
@@ -130,12 +128,7 @@ def _runs_in(folder: Path) -> list[Run]:
         if run.spec.get("kind") != "linearize" or not (folder / "mask.safetensors").is_file():
             raise RunError(f"the run in {folder} has no mask; pass linearized runs, or the folder they are in")
         return [run]
-    below = [path.parent for path in sorted(folder.glob("**/run.json"))]
-    opened = [Run.open(path) for path in below]
-    for run in opened:
-        if not run.finished:
-            log.warning("%s is not finished and not shown", run.folder)
-    return [run for run in opened if run.finished]
+    return finished_below(folder)
 
 
 def _read(run: Run, name: str, protocol: Protocol, network: Network, plaintext: Plaintext) -> Linearized:

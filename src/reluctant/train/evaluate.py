@@ -43,7 +43,7 @@ def evaluate(
             inputs, targets = trainer.to_device(unpack(batch))
             size = len(targets)
             if size:
-                total += metric(call(model, inputs), targets) * size
+                total += float(metric(call(model, inputs), targets)) * size
                 seen += size
     model.train(was_training)
     if shared is not batches:

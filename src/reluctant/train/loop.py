@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from reluctant.data.batches import unpack
 from reluctant.data.loader import Loader
-from reluctant.errors import OptionError, TrainingError, unknown
+from reluctant.errors import DataError, OptionError, TrainingError, unknown
 from reluctant.train.compiled import Compiled
 from reluctant.train.layout import channels_last, takes_channels_last
 from reluctant.train.memory import keep_freed_memory
@@ -207,6 +207,11 @@ class Trainer:
         run = Compiled(wrapped) if self._compile else wrapped
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # goes into checkpoints with the rest of the optimizer
+        if not hasattr(shared, "__len__"):
+            raise DataError(
+                f"the training batches are a {type(batches).__name__} without a length, which may be readable only once; "
+                "pass a DataLoader or a list"
+            )
         steps = len(shared)  # type: ignore[arg-type]
         for number in range(start, epochs):
             self._seed(phase, number)
