@@ -156,8 +156,8 @@ def estimate(
 ) -> Cost:
     """Estimate what one query costs.
 
-    seconds = ReLUs · r + multiplications · m + one plaintext inference + 8 · bytes / bandwidth + rounds · RTT, where the
-    plaintext inference is online and spread over the layers by their multiplications.
+    seconds = ReLUs · r + multiplications · m + layers · l + one plaintext inference + 8 · bytes / bandwidth + rounds · RTT,
+    where the plaintext inference is online and spread over the layers by their multiplications.
 
     Args:
         model: the network, masked or not.
@@ -256,15 +256,15 @@ def measure_plaintext(model: nn.Module, example: Example, repeat: int = 5) -> fl
 def _layer_cost(layer: Layer, rules: Protocol, network: Network, plaintext: float, *, open: bool = False) -> LayerCost:
     """Compute one layer; a site that keeps nothing costs nothing, unless it is to stay open."""
     paid = layer.kind == "linear" or layer.relus > 0 or open
-    unit = rules.relu if layer.kind == "relu" else rules.linear
+    unit, fixed = (rules.relu, rules.relu_layer) if layer.kind == "relu" else (rules.linear, rules.linear_layer)
 
     def phase(when: str, extra: float) -> Phase:
-        of = _amounts(unit, when)
+        of, always = _amounts(unit, when), _amounts(fixed, when, paid)
         many = layer.relus if layer.kind == "relu" else layer.macs
         up, down = (layer.relus, layer.relus) if layer.kind == "relu" else (layer.inputs, layer.outputs)
         rounds = getattr(rules.rounds, f"{when}_{layer.kind}") if paid else 0.0
-        sent, received = of["up"] * up, of["down"] * down
-        seconds = of["seconds"] * many + extra
+        sent, received = round(of["up"] * up + always["up"]), round(of["down"] * down + always["down"])
+        seconds = of["seconds"] * many + always["seconds"] + extra
         if not rules.bytes:
             return Phase(seconds, None, None, None)
         return Phase(seconds + network.seconds(sent + received, rounds), sent, received, rounds)
@@ -273,8 +273,8 @@ def _layer_cost(layer: Layer, rules: Protocol, network: Network, plaintext: floa
     return LayerCost(layer, phase("online", plaintext), phase("offline", 0.0), stored)
 
 
-def _amounts(unit: Unit, when: str) -> dict[str, float]:
-    return {name: getattr(unit, f"{when}_{name}") for name in ("seconds", "up", "down")}
+def _amounts(unit: Unit, when: str, paid: bool = True) -> dict[str, float]:
+    return {name: getattr(unit, f"{when}_{name}") * paid for name in ("seconds", "up", "down")}
 
 
 def _with_relus(steps: list[Layer], relus: int) -> list[Layer]:

@@ -37,13 +37,16 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol: of one ReLU, of one multiplication and one element of a linear layer, of one layer's rounds."""
+    """A protocol: of one ReLU, of one multiplication and one element of a linear layer, of every layer, of its rounds."""
 
     name: str
     title: str
     about: str
     relu: Unit
     linear: Unit
+    relu_layer: Unit
+    """What a layer of ReLUs costs whatever their number, and likewise a linear one."""
+    linear_layer: Unit
     rounds: Rounds
     bytes: bool = True
     """Whether anything is known of bytes and rounds."""
@@ -87,7 +90,7 @@ def _ours() -> dict[str, Any]:
 
 
 def _made(name: str, table: dict[str, Any], where: str) -> Protocol:
-    known = ("title", "about", "bytes", "offline", "relu", "linear", "rounds")
+    known = ("title", "about", "bytes", "offline", "relu", "linear", "relu_layer", "linear_layer", "rounds")
     for key in table:
         if key not in known:
             raise unknown(f"key of protocol {name} in {where}", key, known)
@@ -108,6 +111,8 @@ def _made(name: str, table: dict[str, Any], where: str) -> Protocol:
         table.get("about", ""),
         section("relu", Unit),
         section("linear", Unit),
+        section("relu_layer", Unit),
+        section("linear_layer", Unit),
         section("rounds", Rounds),
         bool(table.get("bytes", True)),
         bool(table.get("offline", True)),

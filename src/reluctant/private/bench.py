@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from reluctant.private import clear, engine
 from reluctant.private.bundle import Bundle, from_run
 from reluctant.runs import Run
 
+PATIENCE = 30.0
+"""Seconds to wait for what the server says about a client that has left."""
 PHASE = ("seconds", "bytes_sent", "bytes_received", "messages")
 
 
@@ -92,12 +95,30 @@ def _two_processes(folder: Path, temporary: Path, options: Options) -> tuple[dic
         client = subprocess.run(query, capture_output=True, text=True, check=False)
         if client.returncode:
             raise PeerError(f"the client failed: {_last_line(client.stderr)}")
-        left = re.search(r"(\d+) bytes of memory", server.stdout.readline())
-        return json.loads(client.stdout), int(left[1]) if left else 0
+        return json.loads(client.stdout), _memory_of(server)
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=PATIENCE)
         server.stdout.close()
+
+
+def _memory_of(server: subprocess.Popen[str]) -> int:
+    """Return the peak memory that a server tells when its client has left; 0 where it does not in time."""
+    found: list[int] = []
+
+    def read() -> None:
+        assert server.stdout is not None
+        for line in server.stdout:
+            found.extend(map(int, re.findall(r"(\d+) bytes of memory", line)[:1]))
+            if found:
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join(timeout=PATIENCE)
+    server.terminate()  # ends the reader too, if it still waits
+    reader.join()
+    return found[0] if found else 0
 
 
 def _last_line(said: str) -> str:

@@ -113,7 +113,7 @@ class PrivateServer:
             summary, said = worker.communicate()
         finally:
             self._workers.discard(worker)
-        if worker.returncode:
+        if not summary:  # the worker says what it has done when the client leaves
             last = said.decode(errors="replace").strip().splitlines()
             log.warning("a session ended early: %s", last[-1] if last else f"exit code {worker.returncode}")
         elif self._on_session is not None:

@@ -145,10 +145,11 @@ class Session:
         return self._client.whole(image, naive=naive)
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Say goodbye, and wait until the server has hung up too: SPU wants both ends there when it does."""
         self._channel.send({"bye": True})
-        self._channel.close()
         self._engine.close()
+        self._channel.wait_for_end()
+        self._channel.close()
         self._line.close()
 
 

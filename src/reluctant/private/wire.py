@@ -112,6 +112,12 @@ class Channel:
         with suppress(PeerError):
             self.send({"refused": reason})
 
+    def wait_for_end(self) -> None:
+        """Wait until the other side hangs up; what it still says, or that it says nothing, does not matter."""
+        with suppress(OSError):
+            while self._socket.recv(1 << 16):
+                pass
+
     def close(self) -> None:
         """Hang up."""
         self._socket.close()

@@ -36,9 +36,10 @@ def main() -> None:
         store = Store(options.material, bundle.plan.version)
         server = Server(bundle.plan, bundle.weights, engine, channel, store)
         server.serve()
-        engine.close()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"prepared": server.prepared, "answered": server.answered, "peak_memory_bytes": memory}))
+        done = {"prepared": server.prepared, "answered": server.answered, "peak_memory_bytes": memory}
+        print(json.dumps(done), flush=True)
+        engine.close()
     except ReluctantError as error:
         channel.refuse(str(error))
         print(error, file=sys.stderr)
