@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from reluctant import errors, linearize, models
+from reluctant import Mask, errors, linearize, models
 from reluctant._finetune import pretrain
 from reluctant.cost import names
 from reluctant.recipes import Pretrain, Recipe
@@ -194,3 +194,14 @@ def test_a_browser_shows_it_without_errors_and_nothing_overflows(page, tmp_path,
     )  # fmt: skip
     assert "CONSOLE" not in ran.stderr
     assert "<title>overflow 0 wide 0 figures 6</title>" in ran.stdout
+
+
+def test_the_split_of_the_budget_stands_beside_what_bounds_would_do(runs, tmp_path):
+    page = report([runs / "snl-90"], tmp_path / "report.html", figures=tmp_path / "f")[0].read_text()
+    assert "an analogy" in page
+    rows = list(csv.DictReader((tmp_path / "f" / "split.csv").open()))
+    mask = Mask.load(runs / "snl-90" / "mask.safetensors")
+    assert [int(row["kept"]) for row in rows] == list(mask.counts.values())
+    shared = [int(row["shared bound"]) for row in rows]
+    assert sum(shared) == 90
+    assert max(shared) - min(shared) <= 1

@@ -28,7 +28,7 @@ Pieces = Annotated[int, typer.Option("--pieces", help="Linear pieces of the acti
 def capacity(
     widths: Widths,
     keep: Annotated[
-        str, typer.Option("--keep", help="The fraction of units that stay non-linear in each layer: 0.15,0.5.")
+        str, typer.Option("--keep", help="The fraction of units that stay non-linear in each layer: 0.15,0.5 or 15%,50%.")
     ],
     pieces: Pieces = 2,
     as_json: Json = False,
@@ -46,9 +46,13 @@ def capacity(
         return
     shown = table("bound", "#value", "what it counts")
     if bounds["paper"] is not None:
-        shown.add_row("paper", f"{bounds['paper']:,.0f}", "data points, each second-layer neuron by itself")
-    shown.add_row("shared", f"{bounds['shared']:,.0f}", "linear pieces along a line, breakpoints shared")
+        shown.add_row("paper", f"{bounds['paper']:,.0f}", "data points")
+    shown.add_row(
+        "shared", f"{bounds['shared']:,.0f}", "pieces along a line; data points: one more"
+    )
     console.print(shown)
+    if bounds["paper"] is None:
+        console.print(f"The paper's bound is for two hidden layers, these are {len(layers)}.")
 
 
 @app.command()
@@ -77,6 +81,9 @@ def split(
             note = "" if one.interior else "a layer is at its limit"
             shown.add_row(name, ", ".join(f"{k:,}" for k in one.kept), fractions, f"{one.bound:,}", note)
     console.print(shown)
+    console.print("Fractions are those of the best split if units could be divided; kept is the best in whole numbers.")
+    if found["paper"] is None:
+        console.print(f"The paper's bound is for two hidden layers, these are {len(layers)}.")
 
 
 def _whole_numbers(text: str) -> list[int]:
@@ -86,9 +93,13 @@ def _whole_numbers(text: str) -> list[int]:
         raise OptionError(f"--widths '{text}' cannot be read; pass whole numbers such as 50000,5000") from None
 
 
+def _fraction(text: str) -> float:
+    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+
+
 def _fractions(text: str, count: int) -> list[float]:
     try:
-        values = [float(part) for part in text.split(",")]
+        values = [_fraction(part.strip()) for part in text.split(",")]
     except ValueError:
         values = []
     if len(values) != count or not all(0 <= value <= 1 for value in values):

@@ -16,7 +16,7 @@ from safetensors.numpy import save as write_arrays
 from reluctant import data
 from reluctant._load import load
 from reluctant.errors import DataError, RunError
-from reluctant.private.calibrate import calibrate
+from reluctant.private.calibrate import MARGIN, NOISE_MARGIN, calibrate
 from reluctant.private.clear import Encoded
 from reluctant.private.lower import Weights, lower
 from reluctant.private.plan import Plan
@@ -71,22 +71,31 @@ def from_run(folder: Path) -> Bundle:
         raise RunError(f"the network of {folder} takes several inputs; private inference has one")
     described = run.spec.get("data", {})
     name = str(described.get("name", ""))
-    images, mean, std, classes = _images(described, tuple(shape))
-    plan, weights = lower(model, tuple(shape), mean=mean, std=std, classes=classes, data=name)
-    plan = calibrate(plan, weights, images)
+    seen = _images(described, tuple(shape))
+    plan, weights = lower(model, tuple(shape), mean=seen.mean, std=seen.std, classes=seen.classes, data=name)
+    plan = calibrate(plan, weights, seen.images, margin=seen.margin)
     return Bundle(plan, Encoded.of(plan, weights), weights)
 
 
-def _images(
-    described: dict[str, Any], shape: tuple[int, ...]
-) -> tuple[list[NDArray[Any]], tuple[float, ...], tuple[float, ...], tuple[str, ...]]:
-    """Return images to calibrate with, and how they are normalised and called; noise where the data are not here."""
+@dataclass(frozen=True)
+class _Seen:
+    """Images to calibrate with, how they are normalised, and what their classes are called."""
+
+    images: list[NDArray[Any]]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+    margin: float = MARGIN
+
+
+def _images(described: dict[str, Any], shape: tuple[int, ...]) -> _Seen:
+    """Return images of the run's validation data; noise, and a wide margin, where the data are not here."""
     mean, std = (tuple(described.get(key) or ()) for key in ("mean", "std"))
     try:
         splits = data.load(str(described["name"]), described.get("dir"))
     except (DataError, KeyError) as error:
         log.warning("the run's images are not here, so noise is used to choose the fixed point (%s)", error)
         noise = np.random.default_rng(0).random((CALIBRATION, *shape))
-        return list(noise), mean, std, tuple(map(str, described.get("classes", ())))
+        return _Seen(list(noise), mean, std, tuple(map(str, described.get("classes", ()))), NOISE_MARGIN)
     some = splits.val.pixels[:CALIBRATION].numpy() / 255
-    return list(some), mean or splits.mean, std or splits.std, splits.classes
+    return _Seen(list(some), mean or splits.mean, std or splits.std, splits.classes)

@@ -24,10 +24,18 @@ MOST_WRAPS = 1e-6
 """Expected in an image."""
 MOST_BITS, FEWEST_BITS = 16, 8
 MARGIN = 4.0
-"""Values may be so many times as large as those seen."""
+"""Values may be so many times as large as those seen; NOISE_MARGIN if all that was seen is noise."""
+NOISE_MARGIN = 64.0
 
 
-def calibrate(plan: Plan, weights: Weights, images: Iterable[NDArray[Any]], *, most_wraps: float = MOST_WRAPS) -> Plan:
+def calibrate(
+    plan: Plan,
+    weights: Weights,
+    images: Iterable[NDArray[Any]],
+    *,
+    most_wraps: float = MOST_WRAPS,
+    margin: float = MARGIN,
+) -> Plan:
     """Return the plan with as many bits as keep the expected wraps of an image within a bound.
 
     Args:
@@ -35,6 +43,7 @@ def calibrate(plan: Plan, weights: Weights, images: Iterable[NDArray[Any]], *, m
         weights: its weights.
         images: some images of 0…1, of the kind that will be asked about.
         most_wraps: the bound.
+        margin: how many times as large as those seen values may be.
 
     Raises:
         PlanError: there is no image, or not even eight bits keep within the bound.
@@ -42,7 +51,7 @@ def calibrate(plan: Plan, weights: Weights, images: Iterable[NDArray[Any]], *, m
     sums = [_sum_of_truncated(plan, weights, plan.normalised(image)) for image in images]
     if not sums:
         raise PlanError("there is no image to calibrate the plan with; pass some")
-    largest = MARGIN * max(sums)
+    largest = margin * max(sums)
     for both in range(2 * MOST_BITS, 2 * FEWEST_BITS - 1, -1):
         wraps = largest * 2.0 ** (both - 64)
         if wraps <= most_wraps:

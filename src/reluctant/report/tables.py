@@ -7,6 +7,7 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
+from reluctant import theory
 from reluctant.frontier import frontier, per_thousand
 from reluctant.report.gather import Evidence
 
@@ -60,7 +61,7 @@ class Table:
 
 def all_tables(evidence: Evidence) -> list[Table]:
     """Return the tables that these runs have something to show in."""
-    found = [runs(evidence), sites(evidence)]
+    found = [runs(evidence), sites(evidence), split(evidence)]
     if any(run.cost is not None for run in evidence.runs):
         found.append(costs(evidence))
     if any(run.measured for run in evidence.runs):
@@ -128,6 +129,23 @@ def sites(evidence: Evidence) -> Table:
             for site in names
         ),
     )
+
+
+def split(evidence: Evidence) -> Table:
+    """How the budget is split over the sites, and how bounds on capacity would split it."""
+    run = (evidence.shown(3) or list(evidence.runs[:1]))[-1]
+    sizes = {site: _size(shape) for site, shape in run.mask.shapes.items()}
+    widths = list(sizes.values())
+    shared = theory.best_split_shared(widths, run.count).kept
+    paper = theory.best_split_paper(widths, run.count).kept if len(widths) == 2 else None
+    rows = [
+        (site, f"{size:,}", f"{run.mask.counts[site]:,}", f"{shared[number]:,}", *([f"{paper[number]:,}"] if paper else []))
+        for number, (site, size) in enumerate(sizes.items())
+    ]
+    analogy = any(len(shape) > 1 for shape in run.mask.shapes.values())
+    title = f"How {run.name} splits its {run.count:,} ReLUs, and how bounds on capacity would"
+    columns = ("site", "#before", "#kept", "#shared bound", *(["#paper's bound"] if paper else []))
+    return Table("split", title + (": an analogy" if analogy else ""), columns, tuple(rows))
 
 
 def costs(evidence: Evidence) -> Table:
