@@ -47,9 +47,7 @@ def capacity(
     shown = table("bound", "#value", "what it counts")
     if bounds["paper"] is not None:
         shown.add_row("paper", f"{bounds['paper']:,.0f}", "data points")
-    shown.add_row(
-        "shared", f"{bounds['shared']:,.0f}", "pieces along a line; data points: one more"
-    )
+    shown.add_row("shared", f"{bounds['shared']:,.0f}", "pieces along a line; data points: one more")
     console.print(shown)
     if bounds["paper"] is None:
         console.print(f"The paper's bound is for two hidden layers, these are {len(layers)}.")

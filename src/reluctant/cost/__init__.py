@@ -1,9 +1,11 @@
 """What private inference costs: ReLUs and multiplications, protocols with their sources, estimates."""
 
-from reluctant.cost.estimate import Cost, LayerCost, Phase, budget_for, estimate, measure_plaintext
+from reluctant.cost.estimate import estimate, measure_plaintext
+from reluctant.cost.latency import budget_for
 from reluctant.cost.layers import Layer, layers
 from reluctant.cost.network import NETWORKS, Network, named
 from reluctant.cost.protocol import Protocol, names, read
+from reluctant.cost.result import Cost, LayerCost, Phase
 
 __all__ = [
     "NETWORKS",

@@ -16,9 +16,10 @@ from safetensors.numpy import save as write_arrays
 from reluctant import data
 from reluctant._load import load
 from reluctant.errors import DataError, RunError
+from reluctant.private.builder import Weights
 from reluctant.private.calibrate import MARGIN, NOISE_MARGIN, calibrate
 from reluctant.private.clear import Encoded
-from reluctant.private.lower import Weights, lower
+from reluctant.private.lower import lower
 from reluctant.private.plan import Plan
 from reluctant.runs import Run
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from reluctant.errors import PlanError
 from reluctant.private import fixed, local
-from reluctant.private.lower import Weights
+from reluctant.private.builder import Weights
 from reluctant.private.plan import Plan, Scales
 
 MOST_WRAPS = 1e-6

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reluctant.private import fixed, local
+from reluctant.private.builder import Weights
 from reluctant.private.fixed import Ring
-from reluctant.private.lower import Weights
 from reluctant.private.plan import LOCAL, Plan, Step
 
 SMALLEST = -(1 << 62)
