@@ -187,8 +187,16 @@ def test_the_server_survives_what_clients_do(server, tmp_path):
     with pytest.raises(PeerError, match="cannot be read"):
         wrong.receive()
     wrong.close()
-    killed = client(server, tmp_path, "import os, signal; session.prepare(); os.kill(os.getpid(), signal.SIGKILL)")
-    assert killed.returncode == -signal.SIGKILL
+    in_the_middle = """
+import os, signal
+name, _ = session.prepare()
+channel = session._client.channel
+channel.send({"query": name})
+channel.receive()
+channel.send_ring(np.zeros(session.plan.input_shape, np.int64))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert client(server, tmp_path, in_the_middle).returncode == -signal.SIGKILL
     shapes = """
 session.channel = session._client.channel
 name, _ = session.prepare()

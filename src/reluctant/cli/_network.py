@@ -69,7 +69,7 @@ def named(
     """Return the network of a run, or the one that the options name, and an example of its input."""
     if run is None:
         if arch is None and model is None:
-            raise OptionError("pass a run, or a network such as --arch resnet18")
+            raise OptionError("pass a run, or one of --arch and --model, for instance --arch resnet18")
         if model is not None and not inputs:
             raise OptionError("--model needs the shape of its input; pass it without the batch, such as --input 3x224x224")
         shapes = [parse_shape(text) for text in inputs or ["3x32x32"]]
