@@ -183,7 +183,7 @@ WRONG = {
         ["cost", "--arch", "small", "--latency", "1e-3", "--plaintext-seconds", "1"],
         "without any ReLU it already takes 1 s",
     ),
-    "cost of nothing": (["cost"], "pass a run, or a network such as --arch resnet18"),
+    "cost of nothing": (["cost"], "pass a run, or one of --arch and --model"),
     "cost of no run": (["cost", "nowhere"], "is not a run folder"),
     "cost of both": (["cost", "nowhere", "--arch", "small"], "pass a run or a network, not both"),
     "too many relus": (["cost", "--arch", "small", "--relus", "1M"], "above the network's 57344"),
