@@ -205,3 +205,18 @@ def test_the_split_of_the_budget_stands_beside_what_bounds_would_do(runs, tmp_pa
     shared = [int(row["shared bound"]) for row in rows]
     assert sum(shared) == 90
     assert max(shared) - min(shared) <= 1
+
+
+def test_a_grid_has_a_line_for_every_variation(runs, tmp_path):
+    folder = tmp_path / "grid"
+    for penalty in ("0.001", "1e-05"):
+        copy = folder / f"penalty={penalty}" / "snl-90"
+        shutil.copytree(runs / "snl-90", copy)
+        recipe = copy / "recipe.toml"
+        without = re.sub(r"^penalty = .*\n", "", recipe.read_text(), flags=re.MULTILINE)
+        recipe.write_text(without.replace("[search]", f"[search]\npenalty = {penalty}"))
+    page = report([folder], tmp_path / "report.html")[0].read_text()
+    assert "penalty=1e-5" in page
+    assert "snl penalty=0.001" in page
+    assert "ReLUs left at the end: penalty=" in page
+    assert "penalty=" not in report([runs], tmp_path / "plain.html")[0].read_text().partition("Recipe and environment")[0]

@@ -90,9 +90,9 @@ class Figure:
 def all_figures(evidence: Evidence) -> list[Figure]:
     """Return the figures that these runs have something to show in."""
     found = [accuracy_against_relus(evidence), relus_by_site(evidence)]
-    searched = [run for run in evidence.shown(4) if any(row["phase"] == "search" for row in run.metrics)]
+    searched = _searches(evidence)
     if searched:
-        found.append(over_the_search(searched))
+        found.append(over_the_search(searched, sorted({run.count for run in evidence.shown(4)} or {searched[0].count})))
     mapped = [run for run in evidence.shown(3) if _has_images(run)]
     top = max((float(each.max()) for run in mapped for each in _maps(run).values()), default=1.0) or 1.0
     found += [kept_pixels(run, top) for run in mapped]
@@ -192,20 +192,24 @@ def relus_by_site(evidence: Evidence) -> Figure:
     )
 
 
-def over_the_search(runs: list[Linearized]) -> Figure:
-    """Count, λ and accuracy over the epochs of the search."""
-    lowest = min(runs, key=lambda run: run.count)
-    rows = [row for row in lowest.metrics if row["phase"] == "search"]
-    scored = "val" in rows[0]
+def over_the_search(runs: list[Linearized], budgets: list[int]) -> Figure:
+    """Count, λ and accuracy over the epochs of the searches, a line for each."""
+    searches = {run.varied: [row for row in run.metrics if row["phase"] == "search"] for run in runs}
+    first = next(iter(searches.values()))
+    scored = all("val" in rows[0] for rows in searches.values())
     panels = [("count", "ReLUs"), ("penalty", "penalty λ")] + ([("val", "accuracy (%)")] if scored else [])
 
     def draw() -> Drawing:
         from matplotlib import pyplot
 
-        figure, all_axes = pyplot.subplots(1, len(panels), figsize=(6.6, 2.5), squeeze=False)
-        epochs = [row["epoch"] + 1 for row in rows]
-        for number, (axes, (key, label)) in enumerate(zip(all_axes[0], panels, strict=True)):
-            axes.plot(epochs, [row[key] for row in rows], color=COLOURS[number], lw=1.8)
+        height = 2.5 if len(searches) == 1 else 2.8
+        figure, all_axes = pyplot.subplots(1, len(panels), figsize=(6.6, height), squeeze=False)
+        for axes, (key, label) in zip(all_axes[0], panels, strict=True):
+            for number, (varied, rows) in enumerate(searches.items()):
+                colour = COLOURS[number % len(COLOURS)]
+                axes.plot(
+                    [row["epoch"] + 1 for row in rows], [row[key] for row in rows], color=colour, lw=1.8, label=varied
+                )
             axes.set_xlabel("search epoch")
             axes.set_title(label, fontsize=9.5)
             if key == "penalty":
@@ -214,20 +218,34 @@ def over_the_search(runs: list[Linearized]) -> Figure:
                 axes.set_ylim(bottom=0)
             if key == "count":
                 _thousands(axes, x=False)
-                for run in runs:
-                    axes.axhline(run.count, color=_ink(axes), lw=0.7, ls=(0, (2, 3)))
+                for budget in budgets:
+                    axes.axhline(budget, color=_ink(axes), lw=0.7, ls=(0, (2, 3)))
+        if len(searches) > 1:
+            columns = max(1, 90 // (max(map(len, searches)) + 10))
+            figure.legend(*all_axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
         return figure
 
-    last = rows[-1]
+    lowest = min(budgets)
+    alone = f"{len(panels)} line charts over {len(first)} epochs: the count falls from {first[0]['count']:,} to "
+    alone += f"{first[-1]['count']:,}, λ goes from {first[0]['penalty']:.2g} to {first[-1]['penalty']:.2g}."
+    ends = ", ".join(f"{varied}: {rows[-1]['count']:,} after {len(rows)}" for varied, rows in searches.items())
     return Figure(
         "search",
         "The search",
-        f"How the count falls and λ is steered on the way to {lowest.count:,} ReLUs; dotted lines are the budgets shown."
+        f"How the count falls and λ goes on the way to {lowest:,} ReLUs; dotted lines are the budgets shown."
         + (" The accuracy is that of the network with its slopes on validation data, before binarizing." if scored else ""),
-        f"{len(panels)} line charts over {len(rows)} epochs: the count falls from {rows[0]['count']:,} to "
-        f"{last['count']:,}, λ goes from {rows[0]['penalty']:.2g} to {last['penalty']:.2g}.",
+        alone if len(searches) == 1 else f"{len(panels)} line charts over the epochs; ReLUs left at the end: {ends}.",
         draw,
     )
+
+
+def _searches(evidence: Evidence) -> list[Linearized]:
+    """Return the run that went furthest of every variation of the first method, at most as many as there are colours."""
+    found: dict[str, Linearized] = {}
+    for run in evidence.runs:  # each method's from high to low
+        if run.variant == evidence.runs[0].variant and any(row["phase"] == "search" for row in run.metrics):
+            found[run.varied] = run
+    return list(found.values())[: len(COLOURS)]
 
 
 def kept_pixels(run: Linearized, top: float) -> Figure:

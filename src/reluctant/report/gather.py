@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class Linearized:
     measured: dict[str, Any] | None
     """What a private inference between two parties was measured to cost."""
     name: str
+    varied: str = ""
+    """What of its recipe differs from that of other runs of its method, such as `penalty=1e-4`."""
 
     @property
     def count(self) -> int:
@@ -53,7 +55,12 @@ class Linearized:
 
     @property
     def method(self) -> str:
-        """How it was chosen, with everything that makes it differ from the plain method."""
+        """How it was chosen, with everything that makes it differ from other runs."""
+        return f"{self.variant} {self.varied}".rstrip()
+
+    @property
+    def variant(self) -> str:
+        """The method with its variant, whatever the recipe."""
         words = [self.result["method"]]
         if self.result["schedule"] == "paper":
             words.append("(Algorithm 1)")
@@ -116,8 +123,29 @@ def gather(folders: list[Path], protocol: Protocol, network: Network) -> Evidenc
     if len(totals) > 1:
         log.warning("the runs are of networks with different numbers of ReLUs: %s", sorted(totals))
     everywhere = all("test" in each.result["accuracy"] for each in read)
+    read = [replace(each, varied=varied) for each, varied in zip(read, _variations(read), strict=True)]
     order = sorted(read, key=lambda each: (each.result["method"] != "snl", each.method, -each.count))
     return Evidence(datasets.pop(), "test" if everywhere else "validation", max(totals), tuple(order))
+
+
+def _variations(runs: list[Linearized]) -> list[str]:
+    """Return for each run the values of the recipe in which runs of its method differ, as in a grid."""
+    settings = [_settings(each.run) for each in runs]
+    said = []
+    for run, mine in zip(runs, settings, strict=True):
+        alike = [other for each, other in zip(runs, settings, strict=True) if each.variant == run.variant]
+        differ = [key for key in mine if len({str(other[key]) for other in alike}) > 1]
+        said.append(", ".join(f"{key.partition('.')[2]}={_short(mine[key])}" for key in differ))
+    return said
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    parts = ("finetune",) if run.spec.get("method") == "random" else ("search", "finetune")
+    return {f"{part}.{key}": value for part in parts for key, value in run.recipe.as_dict()[part].items()}
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
 
 
 def _runs_in(folder: Path) -> list[Run]:
