@@ -210,7 +210,8 @@ except Exception as error:
 """
     ran = client(server, tmp_path, shapes)
     assert "24 bytes where 2048 were expected" in ran.stdout
-    assert client(server, tmp_path, "session.query(images[0]); session.close(); print('fine')").stdout.endswith("fine\n")
+    fine = client(server, tmp_path / "other", "session.query(images[0]); session.close(); print('fine')")
+    assert fine.stdout.endswith("fine\n"), fine.stderr
     silent.close()
     assert server.process.poll() is None
 

@@ -65,6 +65,7 @@ def split(
     For instance: reluctant theory split --widths 50000,5000 --budget 10000
     """
     layers = _whole_numbers(widths)
+    theory.capacity(layers, [0] * len(layers), pieces)  # complains about widths before the budget is read
     relus = budgets.parse(budget, sum(layers))
     found = {"paper": theory.best_split_paper(layers, relus, pieces) if len(layers) == 2 else None}
     found["shared"] = theory.best_split_shared(layers, relus, pieces)

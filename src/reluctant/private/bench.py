@@ -113,11 +113,9 @@ def _memory_of(server: subprocess.Popen[str]) -> int:
             if found:
                 return
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=read, daemon=True)  # ends with the server, at the latest
     reader.start()
     reader.join(timeout=PATIENCE)
-    server.terminate()  # ends the reader too, if it still waits
-    reader.join()
     return found[0] if found else 0
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from reluctant.errors import OptionError, PeerError, first_line
 from reluctant.private.fixed import Ring
-from reluctant.private.plan import Plan, Step
+from reluctant.private.plan import AFFINE, Plan, Step
 from reluctant.private.wire import Traffic
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ SERVER, CLIENT = 0, 1
 
 LOG_PATIENCE = 20.0
 """Seconds to wait for SPU's log."""
+ATTEMPT = 9.0
+"""Seconds that SPU takes for one attempt to connect, whatever it is told."""
 WHOLE_BITS = 18
 """After the point, in programs of floating-point numbers; the split plan has bits of its own."""
 
@@ -83,6 +85,7 @@ class Engine:
         self._folder = tempfile.TemporaryDirectory(prefix="reluctant-spu-")
         self._log = Path(self._folder.name) / "spu.log"
         self._programs: dict[Any, Any] = {}
+        self._has_keys = False
         options = libspu.logging.LogOptions()
         options.enable_console_logger = False
         options.system_log_path = str(self._log)
@@ -91,7 +94,7 @@ class Engine:
         libspu.logging.setup_logging(options)
         link = libspu.link.Desc()
         link.recv_timeout_ms = link.http_timeout_ms = int(1000 * timeout)
-        link.connect_retry_times = max(1, int(timeout / 0.1))
+        link.connect_retry_times = max(1, round(timeout / ATTEMPT))
         link.connect_retry_interval_ms = 100
         for name, address in zip(("server", "client"), addresses, strict=True):
             link.add_party(name, address)
@@ -183,6 +186,18 @@ class Engine:
                 self.relu(np.zeros(len(plan.kept[number]), np.int64))
             else:
                 self.largest(np.zeros((step.size, math.prod(step.options["kernel"])), np.int64))
+
+    def exchange_keys(self, plan: Plan) -> None:
+        """Multiply once, the smallest step of each kind: keys for encryption are sent with the first product."""
+        if self._has_keys:
+            return
+        for kind in AFFINE:
+            step = min((step for _, step in plan.numbered(kind)), key=lambda step: step.size, default=None)
+            if step is not None:
+                shape = plan.shape(step.inputs[0])
+                mine = tuple(step.options["weight"]) if self.rank == SERVER else shape
+                self.affine(step, shape, np.zeros(mine, np.int64))
+        self._has_keys = True
 
     def close(self) -> None:
         """Hang up."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ class Store:
     def __init__(self, folder: Path, version: str) -> None:
         self._folder = folder / version
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for each in (folder, self._folder):
+                each.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise MaterialError(f"material cannot be kept in {folder}: {error}") from error
 
@@ -78,8 +80,12 @@ class Store:
 
     def ready(self) -> list[str]:
         """Return the names of material that is not spent, the oldest first."""
-        found = sorted(self._folder.glob("*.material"), key=lambda path: path.stat().st_mtime)
-        return [path.stem for path in found if not path.with_suffix(".spent").exists()]
+        found = []
+        for path in self._folder.glob("*.material"):
+            with suppress(FileNotFoundError):  # another process may take it meanwhile
+                if not path.with_suffix(".spent").exists():
+                    found.append((path.stat().st_mtime, path.stem))
+        return [name for _, name in sorted(found)]
 
     def _paths(self, name: str) -> tuple[Path, Path]:
         if not _NAME.fullmatch(name):

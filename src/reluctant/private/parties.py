@@ -124,15 +124,25 @@ class _Party:
 
 
 class Client(_Party):
-    """The party with the input."""
+    """The party with the input.
+
+    Args:
+        plan, engine, channel, store: as for both.
+        setup: where to note what the exchange of keys takes, which comes before the first preparation.
+    """
 
     shift = staticmethod(fixed.shifted_by_client)
+
+    def __init__(self, plan: Plan, engine: Engine, channel: Channel, store: Store, setup: Spent) -> None:
+        super().__init__(plan, engine, channel, store)
+        self._setup = setup
 
     def prepare(self) -> tuple[str, Spent]:
         """Prepare material for one query together with the server, and return its name."""
         spent = Spent(self.engine)
-        self.channel.send({"prepare": secrets.token_hex(16)})
+        self.channel.send({"prepare": True})
         name = str(self._answer("name"))
+        self._measured(self._setup, Step("keys", (), (), "setup"), partial(self.engine.exchange_keys, self.plan))
         shares = [fixed.uniform(self.plan.input_shape)]
         kept = {"input": shares[0]}
         for number, step in enumerate(self.plan.steps):
@@ -227,6 +237,7 @@ class Server(_Party):
     def _prepare(self) -> None:
         name = secrets.token_hex(16)
         self.channel.send({"name": name})
+        self.engine.exchange_keys(self.plan)
         material = {}
         for number, step in self.plan.numbered(*AFFINE):
             shape = self.plan.shape(step.inputs[0])

@@ -107,6 +107,8 @@ class Plan:
         if image.shape != self.input_shape:
             raise PlanError(f"the image is {_spelled(image.shape)} and the network takes {_spelled(self.input_shape)}")
         values = image.astype(np.float64)
+        if not np.isfinite(values).all():
+            raise PlanError("the image has values that are not numbers, or infinite")
         if not self.mean:
             return values
         around = (-1, *[1] * (len(self.input_shape) - 1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import queue
 import socket
+import sys
 import threading
 import time
 
@@ -80,7 +81,7 @@ class Proxy:
 
 
 def main() -> None:
-    """Forward to a target until the process is ended."""
+    """Forward to a target until standard input ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", required=True, help="host:port")
     parser.add_argument("--rtt", type=float, required=True, help="seconds")
@@ -89,7 +90,8 @@ def main() -> None:
     host, _, port = options.target.rpartition(":")
     proxy = Proxy((host, int(port)), options.rtt, options.bandwidth)
     print(proxy.port, flush=True)
-    proxy.serve()
+    threading.Thread(target=proxy.serve, daemon=True).start()
+    sys.stdin.read()  # until whoever started it is gone
 
 
 if __name__ == "__main__":

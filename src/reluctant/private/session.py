@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from reluctant.private import engine as spu
 from reluctant.private.material import Store
 from reluctant.private.parties import Client, Spent, StepSpent
 from reluctant.private.plan import Plan
-from reluctant.private.wire import Channel
+from reluctant.private.wire import Channel, printable
 
 GREETING = "reluctant private 1"
 MOST_PLAN = 1 << 28
@@ -38,9 +39,13 @@ def parse_address(text: str) -> tuple[str, int]:
     ('localhost', 7077)
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise OptionError(f"the address '{text}' cannot be read; pass host:port, such as localhost:7077")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_port(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536
 
 
 def greet(channel: Channel, plan: Plan, data: bytes) -> str:
@@ -52,7 +57,7 @@ def greet(channel: Channel, plan: Plan, data: bytes) -> str:
     header, _ = channel.receive()
     if header.get("hello") != GREETING:
         channel.refuse(f"this server speaks '{GREETING}'; use the same version of reluctant on both sides")
-        raise PeerError(f"a client greeted with {header.get('hello')!r:.60}")
+        raise PeerError(f"a client greeted with {printable(header.get('hello'), 60)}")
     wanted = header.get("plan")
     if wanted not in (None, plan.version):
         channel.refuse(f"this server has plan {plan.version} and you have {wanted!r:.40}; fetch the plan again")
@@ -60,14 +65,14 @@ def greet(channel: Channel, plan: Plan, data: bytes) -> str:
     channel.send({"plan": plan.version}, data)
     header, _ = channel.receive()
     port = header.get("port")
-    if not isinstance(port, int) or not 0 < port < 65536:
+    if not _is_port(port):
         channel.refuse("the port of your SPU cannot be read")
         raise PeerError(f"a client named port {port!r:.60}")
     return f"{channel.peer}:{port}"
 
 
 class Session:
-    """A client's connection to a server: prepare material, ask queries.
+    """A client's connection to a server: prepare material, ask queries. A context manager, which hangs up at its end.
 
     Args:
         server: host and port.
@@ -92,6 +97,7 @@ class Session:
         try:
             connection = socket.create_connection(server, timeout=timeout)
         except OSError as error:
+            self._line.close()
             raise PeerError(f"there is no server at {server[0]}:{server[1]} ({error}); is it running?") from error
         self._channel = Channel(connection, timeout)
         began = time.perf_counter()
@@ -104,10 +110,11 @@ class Session:
             self._channel.close()
             self._line.close()
             raise
-        self._client = Client(self.plan, self._engine, self._channel, self.store)
         seconds = time.perf_counter() - began
         done = StepSpent("setup", "setup", seconds, replace(self._channel.traffic), range(self._engine.runs))
         self.setup = Spent(self._engine, [done])
+        """What connecting took, and the exchange of keys before the first preparation."""
+        self._client = Client(self.plan, self._engine, self._channel, self.store, self.setup)
 
     def _greeted(self, wanted: str | None) -> Plan:
         """Greet the server, and return its plan."""
@@ -124,10 +131,26 @@ class Session:
         self._channel.send({"port": self._line.to((self._channel.host, port))[1]})
         header, _ = self._channel.receive()
         theirs = header.get("port")
-        if not isinstance(theirs, int) or not 0 < theirs < 65536:
+        if not _is_port(theirs):
             raise PeerError("the server did not say where its SPU is")
+        assert isinstance(theirs, int)
         host, theirs = self._line.to((self._channel.peer, theirs))
+        self._wait_for(host, theirs, timeout)
         return spu.Engine(spu.CLIENT, (f"{host}:{theirs}", f"{self._channel.host}:{port}"), timeout)
+
+    def _wait_for(self, host: str, port: int, timeout: float) -> None:
+        """Wait until the server's SPU listens: SPU itself would wait in native code, deaf to interrupts."""
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            if self._channel.has_ended():
+                raise PeerError("the server has hung up while it was starting the session")
+            try:
+                socket.create_connection((host, port), timeout=1).close()
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        raise PeerError(f"the server's SPU cannot be reached at {host}:{port}; is that port open to you?")
 
     def prepare(self) -> tuple[str, Spent]:
         """Prepare material for one query."""
@@ -143,6 +166,16 @@ class Session:
     def whole(self, image: NDArray[np.float64], *, naive: bool = False) -> tuple[NDArray[np.float64], Spent]:
         """Ask with the entire plan as one SPU program, for comparison."""
         return self._client.whole(image, naive=naive)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:  # the server may be anywhere in a step: no goodbye
+            self._channel.close()
+            self._line.close()
 
     def close(self) -> None:
         """Say goodbye, and wait until the server has hung up too: SPU wants both ends there when it does."""
@@ -167,7 +200,11 @@ class Line:
         rtt, bandwidth = self._network
         command = [sys.executable, "-m", "reluctant.private.proxy", "--target", f"{address[0]}:{address[1]}"]
         proxy = subprocess.Popen(
-            [*command, "--rtt", str(rtt), "--bandwidth", str(bandwidth)], stdout=subprocess.PIPE, text=True
+            [*command, "--rtt", str(rtt), "--bandwidth", str(bandwidth)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         self._proxies.append(proxy)
         assert proxy.stdout is not None

@@ -9,6 +9,7 @@ import json
 import math
 import socket
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,15 +33,25 @@ class Traffic:
     messages: int = 0
 
 
+def printable(text: Any, most: int = 300) -> str:
+    """Return what somebody else said so that it can be shown: one line, without control characters.
+
+    >>> printable("no\\x1b[31m\\nway")
+    'no?[31m?way'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:most])
+
+
 class Channel:
     """One end of the control connection.
 
     Args:
         connection: a connected socket.
-        timeout: how many seconds to wait for the other side at most.
+        timeout: how many seconds a message may take, from its first byte awaited to its last, at most.
     """
 
     def __init__(self, connection: socket.socket, timeout: float) -> None:
+        self._timeout = timeout
         connection.settimeout(timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
@@ -49,7 +60,10 @@ class Channel:
     @property
     def peer(self) -> str:
         """The address of the other side."""
-        return str(self._socket.getpeername()[0])
+        try:
+            return str(self._socket.getpeername()[0])
+        except OSError as error:
+            raise PeerError(f"the other side is gone ({error})") from error
 
     @property
     def host(self) -> str:
@@ -76,7 +90,8 @@ class Channel:
         Raises:
             PeerError: nothing came in time, the other side is gone, or what came is not a message of ours.
         """
-        magic, header_size, payload_size = _HEAD.unpack(self._exactly(_HEAD.size))
+        until = time.monotonic() + self._timeout
+        magic, header_size, payload_size = _HEAD.unpack(self._exactly(_HEAD.size, until))
         if magic != _MAGIC:
             raise PeerError("what came over the connection is not a message of reluctant private")
         if header_size > _MOST_HEADER or payload_size > most:
@@ -84,14 +99,14 @@ class Channel:
                 f"the other side announced {header_size} and {payload_size} bytes, {most} were expected at most"
             )
         try:
-            header = json.loads(self._exactly(header_size))
-        except (ValueError, UnicodeDecodeError) as error:
+            header = json.loads(self._exactly(header_size, until))
+        except (ValueError, RecursionError) as error:
             raise PeerError(f"the other side sent a message that cannot be read: {error}") from error
         if not isinstance(header, dict):
             raise PeerError("the other side sent a message that is not an object")
         if "refused" in header:
-            raise PeerError(f"refused: {str(header['refused'])[:300]}")
-        payload = self._exactly(payload_size)
+            raise PeerError(f"refused: {printable(header['refused'])}")
+        payload = self._exactly(payload_size, until)
         self.traffic.received += _HEAD.size + header_size + payload_size
         return header, payload
 
@@ -112,9 +127,22 @@ class Channel:
         with suppress(PeerError):
             self.send({"refused": reason})
 
+    def has_ended(self) -> bool:
+        """Tell whether the other side has hung up, without waiting."""
+        self._socket.settimeout(0)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self._socket.settimeout(self._timeout)
+
     def wait_for_end(self) -> None:
         """Wait until the other side hangs up; what it still says, or that it says nothing, does not matter."""
         with suppress(OSError):
+            self._socket.settimeout(self._timeout)
             while self._socket.recv(1 << 16):
                 pass
 
@@ -126,10 +154,11 @@ class Channel:
         """The socket's number, to hand it to another process."""
         return self._socket.fileno()
 
-    def _exactly(self, size: int) -> bytes:
+    def _exactly(self, size: int, until: float) -> bytes:
         parts = bytearray()
         while len(parts) < size:
             try:
+                self._socket.settimeout(max(0.001, until - time.monotonic()))
                 part = self._socket.recv(min(1 << 20, size - len(parts)))
             except TimeoutError as error:
                 raise PeerError("the other side has not answered in time") from error

@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import resource
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ from reluctant.private.engine import SERVER, Engine
 from reluctant.private.material import Store
 from reluctant.private.parties import Server
 from reluctant.private.wire import Channel
+
+CONNECTING = 30
+"""Seconds for SPU to reach the client, which is there already; after that this process ends."""
 
 
 def main() -> None:
@@ -31,7 +35,9 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=options.socket), options.timeout)
     try:
         bundle = Bundle.read(options.bundle)
+        signal.alarm(CONNECTING)  # native code may wait longer than it was told to
         engine = Engine(SERVER, tuple(options.addresses), options.timeout)
+        signal.alarm(0)
         engine.warm_up(bundle.plan)
         store = Store(options.material, bundle.plan.version)
         server = Server(bundle.plan, bundle.weights, engine, channel, store)

@@ -10,7 +10,7 @@ import typer
 
 from reluctant.errors import OptionError
 
-Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for the other side at most.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=1, max=86400, help="Seconds to wait for the other side at most.")]
 Material = Annotated[
     Path | None,
     typer.Option(

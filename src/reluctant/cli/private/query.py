@@ -48,28 +48,31 @@ def query(
     network = None if simulate_network is None else parse_network(simulate_network)
     if not images and not test_set and not prepare:
         raise OptionError("there is nothing to ask; pass image files, --test-set N, or --prepare N")
+    _check_readable(images or [])
     with messages.status("connecting"):
         session = Session(address, material_folder(material, "client"), timeout=timeout, network=network)
-    plan = session.plan
-    asked = _read(images or [], plan.input_shape) + _of_test_set(test_set, skip, plan, data_dir)
-    offline, rows = [], []
-    missing = max(prepare, len(asked) - len(session.store.ready())) if mode == "split" else 0
-    for number in range(missing):
-        with messages.status(f"preparing {number + 1} of {missing}"):
-            offline.append(session.prepare()[1])
-    for name, image, label in asked:
-        with messages.status(f"asking about {name}"):
-            if mode == "split":
-                logits, spent = session.query(image)
-            else:
-                logits, spent = session.whole(image, naive=mode == "whole-naive")
-        best = int(logits.argmax())
-        rows.append({"image": name, "class": _name(plan, best), "label": label, "logits": logits.tolist(), "spent": spent})
-    figures = [each.as_dict() for each in offline]
-    for row in rows:
-        row["online"] = row.pop("spent").as_dict()
-    setup = session.setup.as_dict()
-    session.close()
+    with session:
+        plan = session.plan
+        asked = _read(images or [], plan.input_shape) + _of_test_set(test_set, skip, plan, data_dir)
+        offline, rows = [], []
+        missing = max(prepare, len(asked) - len(session.store.ready())) if mode == "split" else 0
+        for number in range(missing):
+            with messages.status(f"preparing {number + 1} of {missing}"):
+                offline.append(session.prepare()[1])
+        for name, image, label in asked:
+            with messages.status(f"asking about {name}"):
+                if mode == "split":
+                    logits, spent = session.query(image)
+                else:
+                    logits, spent = session.whole(image, naive=mode == "whole-naive")
+            best = int(logits.argmax())
+            rows.append(
+                {"image": name, "class": _name(plan, best), "label": label, "logits": logits.tolist(), "spent": spent}
+            )
+        figures = [each.as_dict() for each in offline]
+        for row in rows:
+            row["online"] = row.pop("spent").as_dict()
+        setup = session.setup.as_dict()
     if as_json:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         about = {"plan": plan.version, "relus": plan.relus, "expected_wraps": plan.scales.expected_wraps}
@@ -105,6 +108,18 @@ def _show(rows: list[dict[str, Any]], offline: list[Any], plan: Any) -> None:
 
 def _name(plan: Any, number: int) -> str:
     return plan.classes[number] if number < len(plan.classes) else str(number)
+
+
+def _check_readable(paths: list[Path]) -> None:
+    """Complain about files that are no images before a connection is made."""
+    from PIL import Image
+
+    for path in paths:
+        try:
+            with Image.open(path) as opened:
+                opened.verify()
+        except (OSError, SyntaxError) as error:
+            raise DataError(f"the image {path} cannot be read: {error}") from error
 
 
 def _read(paths: list[Path], shape: tuple[int, ...]) -> list[tuple[str, NDArray[np.float64], None]]:

@@ -26,21 +26,23 @@ def serve(
     from reluctant.private.server import PrivateServer
 
     engine.require()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with messages.status("making the plan"):
         bundle = from_run(run)
     server = PrivateServer(
         bundle, host, port, material_folder(material, "server"), timeout=timeout, clients=clients, on_session=_left
     )
-    plan = bundle.plan
-    console.print(
-        f"serving {run} on {host}:{server.port}: plan {plan.version}, {plan.relus:,} ReLUs, {plan.scales.value_bits} bits, "
-        f"{plan.scales.expected_wraps:.1g} wrapped values expected in an image",
-        soft_wrap=True,
-    )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        plan = bundle.plan
+        console.print(
+            f"serving {run} on {host}:{server.port}: plan {plan.version}, {plan.relus:,} ReLUs, "
+            f"{plan.scales.value_bits} bits, {plan.scales.expected_wraps:.1g} wrapped values expected in an image",
+            soft_wrap=True,
+        )
         server.serve()
     except KeyboardInterrupt:
+        for again in (signal.SIGTERM, signal.SIGINT):  # what is cleaned up now is not interrupted
+            signal.signal(again, signal.SIG_IGN)
         console.print("stopped")
     finally:
         server.close()
