@@ -205,9 +205,11 @@ def test_a_sweep_is_told_apart_from_searches_for_each_budget(base, tmp_path):
 
 
 def test_the_same_network_by_another_path_is_the_same(base, tmp_path):
-    command = ["--budgets", "0", "--method", "random", *SETTINGS, "-o", tmp_path / "zero"]
-    reluctant("sweep", base.name, *command, cwd=base.parent)
-    reluctant("sweep", base.resolve(), *command)
+    command = ["--budgets", "0", "--method", "random", *SETTINGS, "-o", tmp_path / "zero", "--json"]
+    made = json.loads(reluctant("sweep", base.name, *command, cwd=base.parent).stdout)
+    again = json.loads(reluctant("sweep", base.resolve(), *command).stdout)
+    assert made == again
+    assert made[0]["count"] == 0
 
 
 def test_count_reads_a_run(base):

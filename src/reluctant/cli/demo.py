@@ -90,10 +90,12 @@ def _between_two(folders: list[Path], say: Callable[[str], None], force: bool) -
     found = []
     for folder in folders:
         run = Run.open(folder)
-        if force or run.private_cost is None:
+        cost = None if force else run.private_cost
+        if cost is None:
             with messages.status(f"private inference of {folder}"):
-                run.keep_private_cost(bench(folder, Options(images=IMAGES)))
-        found.append({"run": str(folder), **(run.private_cost or {})})
+                cost = bench(folder, Options(images=IMAGES))
+            run.keep_private_cost(cost)
+        found.append(cost)
     return found
 
 

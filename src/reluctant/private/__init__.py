@@ -1,6 +1,7 @@
 """Private inference between two parties: a client with an input and a server with weights.
 
-plan, shapes, lower      the public program of a network, how it is checked, and how a network becomes one
+plan, shapes             the public program of a network, and how it is checked
+lower, operations, builder  how a network becomes one
 fixed, local, calibrate  its fixed point: arithmetic modulo 2⁶⁴, steps without a message, the choice of bits
 clear, whole             the plan in one process without cryptography, and as one SPU program, to compare with
 material, wire, engine   what is prepared and used once, the control connection, SPU

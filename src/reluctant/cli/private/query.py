@@ -48,12 +48,12 @@ def query(
     network = None if simulate_network is None else parse_network(simulate_network)
     if not images and not test_set and not prepare:
         raise OptionError("there is nothing to ask; pass image files, --test-set N, or --prepare N")
-    _check_readable(images or [])
+    opened = _opened(images or [])
     with messages.status("connecting"):
         session = Session(address, material_folder(material, "client"), timeout=timeout, network=network)
     with session:
         plan = session.plan
-        asked = _read(images or [], plan.input_shape) + _of_test_set(test_set, skip, plan, data_dir)
+        asked = _pixels(opened, plan.input_shape) + _of_test_set(test_set, skip, plan, data_dir)
         offline, rows = [], []
         missing = max(prepare, len(asked) - len(session.store.ready())) if mode == "split" else 0
         for number in range(missing):
@@ -110,35 +110,31 @@ def _name(plan: Any, number: int) -> str:
     return plan.classes[number] if number < len(plan.classes) else str(number)
 
 
-def _check_readable(paths: list[Path]) -> None:
-    """Complain about files that are no images before a connection is made."""
+def _opened(paths: list[Path]) -> list[tuple[str, Any]]:
+    """Read image files, and complain about what is none before a connection is made."""
     from PIL import Image
 
+    found = []
     for path in paths:
         try:
-            with Image.open(path) as opened:
-                opened.verify()
+            with Image.open(path) as image:
+                found.append((path.name, image.copy()))
         except (OSError, SyntaxError) as error:
             raise DataError(f"the image {path} cannot be read: {error}") from error
+    return found
 
 
-def _read(paths: list[Path], shape: tuple[int, ...]) -> list[tuple[str, NDArray[np.float64], None]]:
-    """Read image files as numbers of 0…1, in the size that the network takes."""
-    from PIL import Image, UnidentifiedImageError
+def _pixels(images: list[tuple[str, Any]], shape: tuple[int, ...]) -> list[tuple[str, NDArray[np.float64], None]]:
+    """Return images as numbers of 0…1, in the size that the network takes."""
+    from PIL import Image
 
     found: list[tuple[str, NDArray[np.float64], None]] = []
-    for path in paths:
+    for name, image in images:
         if len(shape) != 3 or shape[0] not in (1, 3):
             raise OptionError(f"the server's network takes {shape}, which is not an image")
-        try:
-            with Image.open(path) as opened:
-                image = opened.convert("L" if shape[0] == 1 else "RGB").resize(
-                    (shape[2], shape[1]), Image.Resampling.BILINEAR
-                )
-        except (OSError, UnidentifiedImageError) as error:
-            raise DataError(f"the image {path} cannot be read: {error}") from error
-        pixels = np.asarray(image, np.float64).reshape(shape[1], shape[2], shape[0]) / 255
-        found.append((path.name, np.moveaxis(pixels, -1, 0), None))
+        sized = image.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
+        pixels = np.asarray(sized, np.float64).reshape(shape[1], shape[2], shape[0]) / 255
+        found.append((name, np.moveaxis(pixels, -1, 0), None))
     return found
 
 
