@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,19 +37,17 @@ class Bundle:
     floats: Weights | None = None
     """The weights as they were, where the bundle was made here."""
 
-    def write(self, path: Path) -> None:
-        """Write it for a process of the server's own, readable by nobody else."""
+    def save(self) -> bytes:
+        """Return it as bytes, for a process of the server's own."""
         arrays = {f"weight.{number}": values for number, values in self.weights.weight.items()}
         arrays |= {f"bias.{number}": values for number, values in self.weights.bias.items()}
         arrays["plan"] = np.frombuffer(self.plan.save(), np.uint8)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(write_arrays(arrays))
+        return write_arrays(arrays)
 
     @classmethod
-    def read(cls, path: Path) -> Bundle:
-        """Read one that was written."""
-        arrays = read_arrays(path.read_bytes())
+    def load(cls, data: bytes) -> Bundle:
+        """Read one that was saved."""
+        arrays = read_arrays(data)
         plan = Plan.load(arrays.pop("plan").tobytes())
         parts: dict[str, dict[int, Any]] = {"weight": {}, "bias": {}}
         for name, values in arrays.items():

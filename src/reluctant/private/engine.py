@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reluctant.errors import OptionError, PeerError, first_line
+from reluctant.errors import OptionError, PeerError
 from reluctant.private.fixed import Ring
 from reluctant.private.plan import AFFINE, Plan, Step
 from reluctant.private.wire import Traffic
@@ -32,6 +32,8 @@ LOG_PATIENCE = 20.0
 """Seconds to wait for SPU's log."""
 ATTEMPT = 9.0
 """Seconds that SPU takes for one attempt to connect, whatever it is told."""
+CONNECTING = 30
+"""Seconds for both SPUs to reach each other, once it is known that they are there."""
 WHOLE_BITS = 18
 """After the point, in programs of floating-point numbers; the split plan has bits of its own."""
 
@@ -94,7 +96,7 @@ class Engine:
         libspu.logging.setup_logging(options)
         link = libspu.link.Desc()
         link.recv_timeout_ms = link.http_timeout_ms = int(1000 * timeout)
-        link.connect_retry_times = max(1, round(timeout / ATTEMPT))
+        link.connect_retry_times = max(1, int(min(timeout, CONNECTING) / ATTEMPT))
         link.connect_retry_interval_ms = 100
         for name, address in zip(("server", "client"), addresses, strict=True):
             link.add_party(name, address)
@@ -108,7 +110,7 @@ class Engine:
         try:
             self._link = libspu.link.create_brpc(link, rank)
         except RuntimeError as error:
-            raise PeerError(f"the other side cannot be reached at {addresses[1 - rank]}: {first_line(error)}") from error
+            raise PeerError(f"the other side's SPU at {addresses[1 - rank]} does not answer") from error
         self._runtime, self._io = spu.Runtime(self._link, config), spu.Io(2, config)
 
     def affine(self, step: Step, shape: tuple[int, ...], operand: Ring) -> Ring:
@@ -234,7 +236,7 @@ class Engine:
             self._runtime.run(self._programs[key])
             result = self._runtime.get_var("result")
         except RuntimeError as error:
-            raise PeerError(f"the other side has not answered in time or is gone: {first_line(error)}") from error
+            raise PeerError("the other side has not answered in time or is gone") from error
         self.runs += 1
         return _content(result)
 

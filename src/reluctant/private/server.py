@@ -58,8 +58,7 @@ class PrivateServer:
         self._on_session = on_session
         self._places = threading.BoundedSemaphore(clients)
         self._folder = tempfile.TemporaryDirectory(prefix="reluctant-server-")
-        self._path = Path(self._folder.name) / "bundle"
-        bundle.write(self._path)
+        """Where workers keep what they need for a while: logs, no secrets."""
         try:
             self._listening = socket.create_server((host, port))
         except OSError as error:
@@ -67,6 +66,9 @@ class PrivateServer:
             self._folder.cleanup()
             raise OptionError(f"cannot listen on {host}:{port}: {reason}; pass another --port or --host") from error
         self.port = int(self._listening.getsockname()[1])
+        self._shared = tempfile.TemporaryFile()  # noqa: SIM115 (it has no name, and ends with the last of our processes)
+        self._shared.write(bundle.save())
+        self._shared.flush()
         self._closed = False
         self._workers: set[subprocess.Popen[bytes]] = set()
 
@@ -93,6 +95,7 @@ class PrivateServer:
         self._listening.close()
         for worker in list(self._workers):
             worker.kill()
+        self._shared.close()
         self._folder.cleanup()
 
     def _client(self, connection: socket.socket) -> None:
@@ -117,12 +120,12 @@ class PrivateServer:
         channel.send({"port": port})
         command = [
             sys.executable, "-m", "reluctant.private.worker", "--socket", str(channel.fileno()),
-            "--bundle", str(self._path), "--material", str(self._material),
+            "--bundle", str(self._shared.fileno()), "--material", str(self._material),
             "--addresses", f"{channel.host}:{port}", theirs, "--timeout", str(self._timeout),
         ]  # fmt: skip
         worker = subprocess.Popen(
             command,
-            pass_fds=[channel.fileno()],
+            pass_fds=[channel.fileno(), self._shared.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

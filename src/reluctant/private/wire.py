@@ -75,6 +75,7 @@ class Channel:
         text = json.dumps(header).encode()
         data = _HEAD.pack(_MAGIC, len(text), len(payload)) + text + payload
         try:
+            self._socket.settimeout(self._timeout)
             self._socket.sendall(data)
         except OSError as error:
             raise PeerError(f"the other side is gone ({error or type(error).__name__})") from error
@@ -141,10 +142,10 @@ class Channel:
 
     def wait_for_end(self) -> None:
         """Wait until the other side hangs up; what it still says, or that it says nothing, does not matter."""
-        with suppress(OSError):
-            self._socket.settimeout(self._timeout)
-            while self._socket.recv(1 << 16):
-                pass
+        until = time.monotonic() + self._timeout
+        with suppress(OSError, PeerError):
+            while True:
+                self._exactly(1, until)
 
     def close(self) -> None:
         """Hang up."""
@@ -158,7 +159,9 @@ class Channel:
         parts = bytearray()
         while len(parts) < size:
             try:
-                self._socket.settimeout(max(0.001, until - time.monotonic()))
+                if (left := until - time.monotonic()) <= 0:
+                    raise TimeoutError
+                self._socket.settimeout(left)
                 part = self._socket.recv(min(1 << 20, size - len(parts)))
             except TimeoutError as error:
                 raise PeerError("the other side has not answered in time") from error

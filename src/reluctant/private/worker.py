@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import resource
 import signal
 import socket
@@ -13,20 +14,17 @@ from pathlib import Path
 
 from reluctant.errors import ReluctantError
 from reluctant.private.bundle import Bundle
-from reluctant.private.engine import SERVER, Engine
+from reluctant.private.engine import CONNECTING, SERVER, Engine
 from reluctant.private.material import Store
 from reluctant.private.parties import Server
 from reluctant.private.wire import Channel
-
-CONNECTING = 30
-"""Seconds for SPU to reach the client, which is there already; after that this process ends."""
 
 
 def main() -> None:
     """Serve the client on an inherited socket until it hangs up."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
-    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--bundle", type=int, required=True, help="a file descriptor")
     parser.add_argument("--material", type=Path, required=True)
     parser.add_argument("--addresses", nargs=2, required=True)
     parser.add_argument("--timeout", type=float, required=True)
@@ -34,7 +32,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     channel = Channel(socket.socket(fileno=options.socket), options.timeout)
     try:
-        bundle = Bundle.read(options.bundle)
+        bundle = Bundle.load(os.pread(options.bundle, os.fstat(options.bundle).st_size, 0))
         signal.alarm(CONNECTING)  # native code may wait longer than it was told to
         engine = Engine(SERVER, tuple(options.addresses), options.timeout)
         signal.alarm(0)

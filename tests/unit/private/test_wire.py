@@ -1,5 +1,8 @@
+import contextlib
 import socket
 import struct
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -76,3 +79,24 @@ def test_silence_hanging_up_and_refusal(pair):
     assert refused(b) == "refused: because"
     raw.close()
     assert "hung up" in refused(b)
+
+
+def test_bytes_that_trickle_do_not_hold_anybody(pair):
+    a, b, raw = pair
+
+    def trickle():
+        with contextlib.suppress(OSError):
+            while True:
+                raw.sendall(b"R")
+                time.sleep(0.05)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    began = time.monotonic()
+    assert "has not answered in time" in refused(b)
+    b.wait_for_end()
+    assert time.monotonic() - began < 5
+    b.send({"still": "there"})
+    assert a.receive() == ({"still": "there"}, b"")
+    raw.close()
+    thread.join()
