@@ -17,8 +17,9 @@ help:            ## list the targets
 demo: $(STAMP)   ## the whole story on data that ships with scikit-learn
 	$(BIN)/reluctant demo
 
+# A process for each core with one thread each: more threads than cores is what makes torch slow.
 test: $(STAMP)   ## the whole test suite
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope
 
 check: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/ruff check .
