@@ -312,6 +312,7 @@ def cost_by_run(evidence: Evidence) -> Figure:
                 axes.plot(
                     [s for _, s in measured], [p for p, _ in measured], "D", color=COLOURS[2], ms=6, label="measured",
                 )  # fmt: skip
+            axes.set_xlim(0, 1.05 * max([*left, *(s for _, s in measured)]) or None)
             axes.set_yticks(places, [f"{run.count:,}" for run in runs])
             axes.set_title(phase, fontsize=9.5)
             axes.set_xlabel("seconds for one query")
