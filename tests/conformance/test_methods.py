@@ -9,7 +9,7 @@ from reluctant import attach, count, methods
 from reluctant.train import Trainer
 from tests import toys
 
-GRANULARITIES = {"snl": ("pixel", "channel", "layer"), "random": ("pixel", "channel", "layer")}
+GRANULARITIES = dict.fromkeys(("snl", "snip", "random"), ("pixel", "channel", "layer"))
 """What each method claims."""
 
 CLAIMS = [(method, granularity) for method, known in GRANULARITIES.items() for granularity in known]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reluctant.errors import unknown
-from reluctant.methods import random, snl
+from reluctant.methods import random, snip, snl
 from reluctant.methods.found import Found
 
-__all__ = ["Found", "find", "names", "random", "snl"]
+__all__ = ["Found", "find", "names", "random", "snip", "snl"]
 
-_METHODS: dict[str, Callable[..., Found]] = {"snl": snl.search, "random": random.search}
+_METHODS: dict[str, Callable[..., Found]] = {"snl": snl.search, "snip": snip.search, "random": random.search}
 
 
 def names() -> list[str]:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from reluctant._binarize import binarize
 from reluctant.budget import Budget
 from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
+from reluctant.methods.scores import keep_highest
 from reluctant.recipes import Search
 from reluctant.slopes import sloped
 from reluctant.train import Trainer
@@ -45,12 +45,4 @@ def search(
     """
     generator = torch.Generator().manual_seed(trainer.seed if trainer else 0)
     drawn = {site: torch.rand(module.slope.shape, generator=generator) for site, module in sloped(student).items()}
-
-    def found(relus: Budget) -> Found:
-        mask = binarize(student, relus, values=drawn)
-        return Found(mask, mask.freeze(student))
-
-    for relus in sorted(passing, reverse=True):
-        if on_pass is not None:
-            on_pass(relus, found(relus))
-    return found(budget)
+    return keep_highest(student, drawn, budget, passing, on_pass)

@@ -140,7 +140,7 @@ def _variations(runs: list[Linearized]) -> list[str]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    parts = ("finetune",) if run.spec.get("method") == "random" else ("search", "finetune")
+    parts = ("search", "finetune") if run.spec.get("method", "snl") == "snl" else ("finetune",)
     return {f"{part}.{key}": value for part in parts for key, value in run.recipe.as_dict()[part].items()}
 
 
