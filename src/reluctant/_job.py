@@ -10,9 +10,11 @@ from typing import Any
 from torch import nn
 
 from reluctant import methods
+from reluctant._binarize import read_budget
 from reluctant._example import Example
 from reluctant._finetune import finetune
 from reluctant._shared_run import SharedRun
+from reluctant.budget import Budget
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
 from reluctant.sites import Patterns
@@ -56,6 +58,11 @@ class Job:
     def teacher(self) -> nn.Module | None:
         """The network to distil from."""
         return None if self.scratch else self.model
+
+    def relus(self, *budgets: Budget) -> list[int]:
+        """Return budgets in ReLUs, after a look at whether the network can get there."""
+        student = self.student()
+        return [read_budget(student, budget) for budget in budgets]
 
     def student(self) -> nn.Module:
         """Return a new copy with slopes."""

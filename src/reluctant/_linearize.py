@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from reluctant import recipes
-from reluctant._binarize import read_budget
 from reluctant._example import Example
 from reluctant._job import Batches, Job
 from reluctant._shared_run import SharedRun
@@ -139,15 +138,15 @@ def linearize(
         metric=metric or accuracy,
         on_epoch=on_epoch,
     )
-    run = None
+    [relus], run = job.relus(budget), None
     if run_dir is not None:
-        run = begin(job, budget, run_dir, {"model": {"class": type(model).__qualname__}}, force=force)
-    return run_job(job, budget, run)
+        run = begin(job, relus, run_dir, {"model": {"class": type(model).__qualname__}}, force=force)
+    return run_job(job, relus, run)
 
 
 def begin(
     job: Job,
-    budget: Budget,
+    relus: int,
     folder: str | Path,
     spec: Mapping[str, Any],
     *,
@@ -161,7 +160,7 @@ def begin(
         "kind": kind,
         "input_shape": list(job.example.shape[1:]) if isinstance(job.example, Tensor) else None,
         **spec,
-        "budget": read_budget(job.student(), budget),
+        "budget": relus,
         "method": job.method,
         "granularity": job.granularity,
         "zero_out": job.zero_out,
@@ -173,12 +172,11 @@ def begin(
     return SharedRun.begin(job.trainer, folder, asked, job.recipe, force=force, keep_finished=keep_finished)
 
 
-def run_job(job: Job, budget: Budget, run: SharedRun | None) -> Result:
+def run_job(job: Job, relus: int, run: SharedRun | None) -> Result:
     """Search, finetune and evaluate; each phase goes on where it was interrupted."""
     began = time.perf_counter()
     job.trainer.settle(job.model, job.example)
     with run.lock() if run else nullcontext():
-        relus = read_budget(job.student(), budget)
         base = {"base": job.score(job.model, job.batches.val)}
         found = _searched(job, relus, run)
         tuned = job.finetune(found, run)

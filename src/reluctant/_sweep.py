@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reluctant._binarize import read_budget
 from reluctant._job import Job
 from reluctant._linearize import begin, run_job
 from reluctant._shared_run import SharedRun
@@ -41,8 +40,8 @@ def sweep(
         The results, from the highest budget to the lowest.
     """
     told = on_run or (lambda name: None)
-    folder, student = Path(folder), job.student()
-    relus = sorted({read_budget(student, budget) for budget in budgets}, reverse=True)
+    folder = Path(folder)
+    relus = sorted(set(job.relus(*budgets)), reverse=True)
     search_folder = folder / f"{job.method}-search"
     if folder.is_file():
         raise RunError(f"{folder} is a file; pass a folder")

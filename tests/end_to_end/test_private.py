@@ -21,6 +21,7 @@ from reluctant.private.bundle import from_run
 from reluctant.private.session import GREETING, Session
 from reluctant.private.wire import Channel
 from reluctant.recipes import Recipe
+from reluctant.runs import Run
 
 pytestmark = pytest.mark.skipif(not engine.available(), reason="SPU is not installed; pip install 'reluctant[private]'")
 
@@ -107,7 +108,7 @@ session.close()
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["plan"] == server.plan
-    bundle = from_run(run)
+    bundle = from_run(Run.open(run))
     images = data.load("digits").test.pixels[::40].numpy()[:3] / 255
     expected = [clear.infer(bundle.plan, bundle.floats, image) for image in images]
     np.testing.assert_allclose(found["logits"], expected, atol=2e-3)

@@ -1,8 +1,7 @@
-import pytest
 import torch
 from torch import nn
 
-from reluctant import attach, errors
+from reluctant import attach
 from reluctant.methods import snip
 
 
@@ -26,9 +25,3 @@ def test_what_the_loss_is_most_sensitive_to_is_kept():
     assert found.mask["0"].tolist() == [False, True, False, False]
     assert passed == {3: [True, True, True, False], 2: [False, True, True, False]}
     assert all(torch.equal(before[name], value) for name, value in student.state_dict().items())
-
-
-def test_it_wants_data():
-    student = attach(nn.Sequential(nn.ReLU()), torch.zeros(1, 4))
-    with pytest.raises(errors.DataError, match="pass train="):
-        snip.search(student, budget=1)

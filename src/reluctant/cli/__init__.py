@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import reluctant
+from reluctant.cli._group import group
 from reluctant.cli.cost import cost
 from reluctant.cli.count import count
 from reluctant.cli.data import data
@@ -23,14 +24,7 @@ from reluctant.cli.sweep import sweep
 from reluctant.cli.theory import app as theory
 from reluctant.errors import ReluctantError
 
-app = typer.Typer(
-    name="reluctant",
-    help="Give a trained PyTorch network a ReLU budget.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("reluctant", "Give a trained PyTorch network a ReLU budget.", add_completion=False)
 app.command()(demo)
 app.command()(pretrain)
 app.command("import")(import_weights)

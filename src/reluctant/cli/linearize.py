@@ -57,8 +57,9 @@ def linearize(
         job = make_job(
             base, chosen, seed, bar, method, granularity, include, exclude, zero_out, scratch, logs(output, tensorboard)
         )
-        folder = begin(job, budget, output, base.spec(), force=force)
-        result = run_job(job, budget, folder).as_dict()
+        [relus] = job.relus(budget)
+        folder = begin(job, relus, output, base.spec(), force=force)
+        result = run_job(job, relus, folder).as_dict()
     if as_json:
         print_json(result)
         return

@@ -9,16 +9,11 @@ import typer
 
 from reluctant import budget as budgets
 from reluctant import theory
+from reluctant.cli._group import group
 from reluctant.cli._show import Json, console, print_json, table
 from reluctant.errors import OptionError
 
-app = typer.Typer(
-    name="theory",
-    help="Bounds on what a linearized network can memorise: the paper's, and a tighter one (docs/theory.md).",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("theory", "Bounds on what a linearized network can memorise: the paper's, and a tighter one (docs/theory.md).")
 
 Widths = Annotated[str, typer.Option("--widths", help="Of the hidden layers, separated by commas: 50000,5000.")]
 Pieces = Annotated[int, typer.Option("--pieces", help="Linear pieces of the activation; 2 for a ReLU.")]

@@ -10,11 +10,11 @@ A slope that has become linear stays a hair below zero, lower the earlier it wen
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reluctant._binarize import count_slopes
 from reluctant.recipes import Search
-from reluctant.slopes import size, sloped
+from reluctant.slopes import SlopedReLU, size, sloped
 from reluctant.train import Penalty
 
 HAIR = 1e-6
@@ -59,9 +59,7 @@ class Steering:
     def _hold_linear_(self, progress: float) -> None:
         """Keep the slopes that are linear, and those that have come down to the threshold, where they are."""
         for module, linear, held in zip(self._modules, self._linear, self._held, strict=True):
-            now = module.slope <= self._options.threshold
-            held.masked_fill_(now & ~linear, -HAIR * (1 - progress))
-            linear |= now
+            held.masked_fill_(self._new(module, linear), -HAIR * (1 - progress))
             module.slope.copy_(torch.where(linear, held, module.slope))
 
     @torch.no_grad()
@@ -78,6 +76,10 @@ class Steering:
         for module, linear, held, part in zip(self._modules, self._linear, self._held, parts, strict=True):
             module.slope.copy_(part.reshape(module.slope.shape))
             if not self._options.may_return:
-                now = module.slope <= self._options.threshold
-                held.copy_(torch.where(now & ~linear, module.slope, held))
-                linear |= now
+                held.copy_(torch.where(self._new(module, linear), module.slope, held))
+
+    def _new(self, module: SlopedReLU, linear: Tensor) -> Tensor:
+        """Return which slopes have become linear since they were last looked at, and note that they have."""
+        new = (module.slope <= self._options.threshold) & ~linear
+        linear |= new
+        return new

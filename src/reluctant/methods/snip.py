@@ -15,31 +15,23 @@ from torch import nn
 from torch.nn import functional as F
 
 from reluctant.budget import Budget
-from reluctant.errors import DataError
-from reluctant.methods.found import Checkpoint, Found, OnEpoch, OnPass
+from reluctant.methods.found import Found, OnPass
 from reluctant.methods.scores import keep_highest
-from reluctant.recipes import Search
 from reluctant.slopes import sloped
 from reluctant.train import Objective, Trainer
-from reluctant.train.evaluate import Metric, accuracy
 from reluctant.train.losses import Loss
 
 
 def search(
     student: nn.Module,
     *,
-    teacher: nn.Module | None = None,
-    train: Iterable[Any] | None = None,
-    val: Iterable[Any] | None = None,
+    train: Iterable[Any],
     budget: Budget,
-    options: Search | None = None,
     trainer: Trainer | None = None,
     loss: Loss | None = None,
-    metric: Metric = accuracy,
-    checkpoint: Checkpoint | None = None,
-    on_epoch: OnEpoch | None = None,
     passing: Sequence[int] = (),
     on_pass: OnPass | None = None,
+    **unused: Any,
 ) -> Found:
     """Keep the ReLUs with the largest |c·∂L/∂c| at c = 1, L being the loss over one epoch.
 
@@ -50,11 +42,8 @@ def search(
         trainer: seed, precision, devices.
         loss: of the task; by default cross-entropy.
         passing, on_pass: other budgets, whose masks nest around this one.
-        teacher, val, options, metric, checkpoint, on_epoch: as other methods have them; not used. (At c = 1 the student is
-            its teacher, so distillation has no gradient.)
+        unused: what methods are given that train. (At c = 1 the student is its teacher: distillation has no gradient.)
     """
-    if train is None:
-        raise DataError("snip looks at training data and got none; pass train=")
     trainer = trainer or Trainer()
     probe = trainer.place_(deepcopy(student))
     slopes = {site: module.slope for site, module in sloped(probe).items()}

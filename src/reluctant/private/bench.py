@@ -53,13 +53,14 @@ def bench(folder: Path, options: Options) -> dict[str, Any]:
         PeerError: one of the processes failed.
     """
     engine.require()
-    bundle = from_run(folder)
+    run = Run.open(folder)
+    bundle = from_run(run)
     if options.data_dir is None:
-        known = Run.open(folder).spec.get("data", {}).get("dir")
+        known = run.spec.get("data", {}).get("dir")
         options = replace(options, data_dir=None if known is None else Path(known))
     with tempfile.TemporaryDirectory(prefix="reluctant-bench-") as temporary:
         asked, memory = _two_processes(folder, Path(temporary), options)
-    return _compared(folder, bundle, asked, memory, options)
+    return _compared(run, bundle, asked, memory, options)
 
 
 def _two_processes(folder: Path, temporary: Path, options: Options) -> tuple[dict[str, Any], int]:
@@ -123,11 +124,10 @@ def _last_line(said: str) -> str:
     return said.strip().splitlines()[-1].removeprefix("reluctant: ") if said.strip() else "it said nothing"
 
 
-def _compared(folder: Path, bundle: Bundle, asked: dict[str, Any], server_memory: int, options: Options) -> dict[str, Any]:
+def _compared(run: Run, bundle: Bundle, asked: dict[str, Any], server_memory: int, options: Options) -> dict[str, Any]:
     """Put what was measured beside plaintext and the estimate."""
     from reluctant import data
 
-    run = Run.open(folder)
     model = load(run).model.eval()
     splits = data.load(bundle.plan.data, options.data_dir)
     images = splits.test.pixels[options.skip :][: options.images].numpy() / 255
@@ -143,7 +143,7 @@ def _compared(folder: Path, bundle: Bundle, asked: dict[str, Any], server_memory
     )  # fmt: skip
     online = [row["online"] for row in asked["queries"]]
     return {
-        "run": str(folder),
+        "run": str(run.folder),
         "network": None if options.network is None else {"rtt": options.network[0], "bandwidth": options.network[1]},
         "mode": options.mode + ("-naive" if options.naive else ""),
         "images": len(private),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,17 +55,16 @@ class Bundle:
         return cls(plan, Encoded(parts["weight"], parts["bias"]))
 
 
-def from_run(folder: Path) -> Bundle:
-    """Make a bundle from a finished run; the folder is all that is needed.
+def from_run(run: Run) -> Bundle:
+    """Make a bundle from a finished run; its folder is all that is needed.
 
     Raises:
         RunError, PlanError: it cannot be read, or its network cannot become a plan.
     """
-    run = Run.open(folder)
     model = load(run).model
     shape = run.spec.get("input_shape")
     if shape is None:
-        raise RunError(f"the network of {folder} takes several inputs; private inference has one")
+        raise RunError(f"the network of {run.folder} takes several inputs; private inference has one")
     described = run.spec.get("data", {})
     name = str(described.get("name", ""))
     seen = _images(described, tuple(shape))

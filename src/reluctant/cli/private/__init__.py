@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from reluctant.cli._group import group
 from reluctant.cli.private.bench import bench
 from reluctant.cli.private.query import query
 from reluctant.cli.private.serve import serve
@@ -16,13 +15,6 @@ THREATS = (
     "who asks often enough."
 )
 
-app = typer.Typer(
-    name="private",
-    help="Run a linearized network between two parties.",
-    epilog=THREATS,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("private", "Run a linearized network between two parties.", epilog=THREATS)
 for command in (serve, query, bench):
     app.command(epilog=THREATS)(command)

@@ -24,11 +24,12 @@ def serve(
     from reluctant.private import engine
     from reluctant.private.bundle import from_run
     from reluctant.private.server import PrivateServer
+    from reluctant.runs import Run
 
     engine.require()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with messages.status("making the plan"):
-        bundle = from_run(run)
+        bundle = from_run(Run.open(run))
     server = PrivateServer(
         bundle, host, port, material_folder(material, "server"), timeout=timeout, clients=clients, on_session=_left
     )
