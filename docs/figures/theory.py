@@ -17,7 +17,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot
 
 from reluctant import Mask, theory
-from reluctant.report.figures import COLOURS, STYLE
+from reluctant.report.drawing import COLOURS, STYLE
 from reluctant.runs import finished_below
 
 HERE = Path(__file__).parent

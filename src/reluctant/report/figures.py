@@ -2,89 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reluctant import published
 from reluctant.frontier import frontier
+from reluctant.report.drawing import COLOURS, MARKERS, Figure, ink_of, new_axes, spell_thousands
 from reluctant.report.gather import Evidence, Linearized
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
-
-# Okabe and Ito's colours, which readers with any kind of colour vision can tell apart, on white and on black.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h", "<", ">")
-_INK, _GRID = "#010203", "#040506"
-"""Stand for the page's own colours until the SVG is written into it."""
-
-STYLE = {
-    "font.size": 9.5,
-    "font.family": "sans-serif",
-    "svg.fonttype": "none",
-    "svg.hashsalt": "reluctant",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "figure.constrained_layout.use": True,
-    "legend.frameon": False,
-    "pdf.fonttype": 42,
-}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure: how to draw it, and what it says to somebody who does not see it."""
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-    draw: Callable[[], Drawing]
-
-    def svg(self) -> str:
-        """Return it for the page: colours follow the page's, whether light or dark."""
-        text = self._rendered("svg", ink=_INK, grid=_GRID).decode()
-        text = text[text.index("<svg") :]
-        text = re.sub(r' id="(?:figure|axes|patch|line2d|text|matplotlib|xtick|ytick|legend|Path|Line)[^"]*"', "", text)
-        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-        text = re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text, count=1)
-        return text.replace(_INK, "currentColor").replace(_GRID, "var(--line)")
-
-    def save(self, folder: Path) -> list[Path]:
-        """Write it as SVG and PDF, black on white."""
-        written = []
-        for kind in ("svg", "pdf"):
-            path = folder / f"{self.name}.{kind}"
-            path.write_bytes(self._rendered(kind, ink="black", grid="#cccccc"))
-            written.append(path)
-        return written
-
-    def _rendered(self, kind: str, *, ink: str, grid: str) -> bytes:
-        import matplotlib
-        from matplotlib import pyplot
-
-        names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-        style: Any = {**STYLE, **dict.fromkeys(names, ink), "grid.color": grid}
-        with matplotlib.rc_context(style):
-            matplotlib.use("agg", force=False)
-            drawing = self.draw()
-            out = io.BytesIO()
-            # No date: the same runs give the same file.
-            drawing.savefig(
-                out, format=kind, transparent=True, metadata={"Date": None} if kind == "svg" else {"CreationDate": None}
-            )
-            pyplot.close(drawing)
-        return out.getvalue()
 
 
 def all_figures(evidence: Evidence) -> list[Figure]:
@@ -107,7 +35,7 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
     methods = list(dict.fromkeys(run.method for run in evidence.runs))
 
     def draw() -> Drawing:
-        figure, axes = _axes(6.6, 4.0)
+        figure, axes = new_axes(6.6, 4.0)
         for number, method in enumerate(dict.fromkeys(point.method for point in theirs)):
             points = sorted((p for p in theirs if p.method == method), key=lambda p: p.count)
             axes.plot(
@@ -124,7 +52,7 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
             best = frontier(mine)
             if len(best) > 1:
                 axes.plot([run.count for run in best], [run.accuracy for run in best], color=colour, lw=1.6, zorder=3)
-        axes.axhline(evidence.base, color=_ink(axes), lw=1, ls=(0, (4, 3)), zorder=2)
+        axes.axhline(evidence.base, color=ink_of(axes), lw=1, ls=(0, (4, 3)), zorder=2)
         axes.annotate(
             f"all {evidence.total:,} ReLUs: {evidence.base:.2f} %", (1, evidence.base), (-4, 4),
             xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", fontsize=8.5,
@@ -134,7 +62,7 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
         axes.set_xlim(min(counts) / 1.3, max(counts) * 1.3)
         axes.set_xlabel("ReLUs kept")
         axes.set_ylabel(f"accuracy on {evidence.part} data (%)")
-        _thousands(axes, each=(1, 2, 5) if max(counts) / min(counts) < 300 else (1,))
+        spell_thousands(axes, each=(1, 2, 5) if max(counts) / min(counts) < 300 else (1,))
         axes.legend(fontsize=8.5, loc="lower right", ncols=2 if theirs else 1)
         return figure
 
@@ -161,10 +89,10 @@ def relus_by_site(evidence: Evidence) -> Figure:
     runs = [run for run in runs if list(run.mask.shapes) == sites]
 
     def draw() -> Drawing:
-        figure, axes = _axes(max(6.6, 0.32 * len(sites) + 1.5), 3.6)
+        figure, axes = new_axes(max(6.6, 0.32 * len(sites) + 1.5), 3.6)
         places = np.arange(len(sites))
         before = [int(np.prod(runs[0].mask.shapes[site])) for site in sites]
-        axes.bar(places, before, 0.86, color="none", edgecolor=_ink(axes), lw=0.9, label="before")
+        axes.bar(places, before, 0.86, color="none", edgecolor=ink_of(axes), lw=0.9, label="before")
         width = 0.8 / len(runs)
         for number, run in enumerate(runs):
             kept = [run.mask.counts[site] for site in sites]
@@ -175,7 +103,7 @@ def relus_by_site(evidence: Evidence) -> Figure:
         axes.set_xticks(places, sites, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
         axes.set_ylabel("ReLUs")
         axes.grid(axis="x", visible=False)
-        _thousands(axes, x=False)
+        spell_thousands(axes, x=False)
         axes.legend(fontsize=8.5, ncols=len(runs) + 1, loc="upper right", bbox_to_anchor=(1, 1.14))
         return figure
 
@@ -217,9 +145,9 @@ def over_the_search(runs: list[Linearized], budgets: list[int]) -> Figure:
             else:
                 axes.set_ylim(bottom=0)
             if key == "count":
-                _thousands(axes, x=False)
+                spell_thousands(axes, x=False)
                 for budget in budgets:
-                    axes.axhline(budget, color=_ink(axes), lw=0.7, ls=(0, (2, 3)))
+                    axes.axhline(budget, color=ink_of(axes), lw=0.7, ls=(0, (2, 3)))
         if len(searches) > 1:
             columns = max(1, 90 // (max(map(len, searches)) + 10))
             figure.legend(*all_axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
@@ -344,30 +272,6 @@ def _spelled_network(run: Linearized) -> str:
 def _seconds(run: Linearized, phase: str, kind: str | None = None) -> float:
     assert run.cost is not None
     return float(sum(getattr(each, phase).seconds for each in run.cost.layers if kind in (None, each.layer.kind)))
-
-
-def _axes(width: float, height: float) -> tuple[Drawing, Axes]:
-    from matplotlib import pyplot
-
-    return pyplot.subplots(figsize=(width, height))
-
-
-def _ink(axes: Axes) -> Any:
-    return axes.xaxis.label.get_color()
-
-
-def _thousands(axes: Axes, *, x: bool = True, each: tuple[int, ...] | None = None) -> None:
-    """Spell the numbers of an axis; on a logarithmic one, label these multiples of the powers of ten."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    def spelled(value: float, _: Any) -> str:
-        return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}K"
-
-    axis = axes.xaxis if x else axes.yaxis
-    if each is not None:
-        axis.set_major_locator(LogLocator(subs=each, numticks=20))
-    axis.set_major_formatter(FuncFormatter(spelled))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _has_images(run: Linearized) -> bool:
