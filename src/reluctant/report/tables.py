@@ -89,6 +89,8 @@ def runs(evidence: Evidence) -> Table:
             "#drop",
             "#per 1000",
             "#search epochs",
+            "#finetune epochs",
+            "#minutes",
             "frontier",
         ),
         tuple(
@@ -102,6 +104,8 @@ def runs(evidence: Evidence) -> Table:
                 f"{run.base - run.accuracy:.2f}",
                 f"{per_thousand(run):.2f}" if run.count else "–",
                 str(run.result["search_epochs"] or "–"),
+                str(sum(row["phase"] == "finetune" for row in run.metrics) or "–"),
+                f"{run.result['seconds'] / 60:,.1f}",
                 "yes" if id(run) in best else "",
             )
             for run in evidence.runs
