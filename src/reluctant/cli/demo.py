@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Train a small ResNet on digits, linearize it down to no ReLU at all, and run it between two parties.
 
-    About four minutes on two cores. A demo that was interrupted goes on; one that is finished is shown again.
+    About five minutes on two cores. A demo that was interrupted goes on; one that is finished is shown again.
     """
     recipe = _jobs.read_recipe("demo", settings)
     say = (lambda text: None) if as_json else console.print
