@@ -62,6 +62,8 @@ class Store:
             MaterialError: it is spent, or was never there, or cannot be read.
         """
         path, mark = self._paths(name)
+        if not path.exists() and not mark.exists():  # whoever asks for names that never were leaves no marks
+            raise MaterialError(f"there is no material {name}; prepare some first")
         try:
             os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
@@ -69,8 +71,6 @@ class Store:
         except OSError as error:
             raise MaterialError(f"material cannot be marked as spent in {self._folder}: {error}") from error
         self._flush()
-        if not path.exists():
-            raise MaterialError(f"there is no material {name}; prepare some first")
         try:
             arrays = read_arrays(path.read_bytes())
             path.unlink()

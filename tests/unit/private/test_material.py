@@ -33,6 +33,7 @@ def test_material_of_another_plan_or_none(tmp_path):
     Store(tmp_path, "v1").put(NAME, {"input": np.arange(5)})
     with pytest.raises(errors.MaterialError, match="there is no material"):
         Store(tmp_path, "v2").take(NAME)
+    assert not list((tmp_path / "v2").iterdir())
     for name in ("../secret", "", NAME.upper(), NAME + "0"):
         with pytest.raises(errors.MaterialError, match="not a name"):
             Store(tmp_path, "v1").take(name)
