@@ -75,7 +75,7 @@ class Figure:
             out = io.BytesIO()
             # No date: the same runs give the same file.
             drawing.savefig(
-                out, format=kind, transparent=True, metadata={"Date": None} if kind == "svg" else {"CreationDate": None}
+                out, format=kind, transparent=ink == _INK, metadata={"Date" if kind == "svg" else "CreationDate": None}
             )
             pyplot.close(drawing)
         return out.getvalue()

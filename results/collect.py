@@ -1,0 +1,34 @@
+"""Keep what is small of finished runs: what was asked for, what came out, every epoch, the mask. No weights, no data.
+
+    python results/collect.py runs/real results/cifar10
+
+What is kept is still a run folder: `reluctant report results/cifar10` draws its figures, `reluctant.Mask.load` reads its masks,
+and only what weights would be needed for is missing.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+KEPT = ("recipe.toml", "environment.json", "metrics.jsonl", "mask.safetensors", "result.json", "private-bench.json")
+
+
+def collect(source: Path, target: Path) -> None:
+    """Copy the finished linearizations below a folder."""
+    for path in sorted(source.rglob("result.json")):
+        spec = json.loads((path.parent / "run.json").read_text())
+        if spec["kind"] != "linearize":
+            continue
+        spec.get("data", {}).pop("dir", None)  # where the data lay says nothing to anybody else
+        folder = target / path.parent.relative_to(source)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(spec, indent=2) + "\n")
+        for name in KEPT:
+            if (path.parent / name).exists():
+                shutil.copyfile(path.parent / name, folder / name)
+        print(folder)
+
+
+if __name__ == "__main__":
+    collect(Path(sys.argv[1]), Path(sys.argv[2]))
