@@ -2,8 +2,8 @@
 
     python results/collect.py runs/real results/cifar10
 
-What is kept is still a run folder: `reluctant report results/cifar10` draws its figures, `reluctant.Mask.load` reads its masks,
-and only what weights would be needed for is missing.
+What is kept is still a run folder: `reluctant report results/cifar10` draws its figures, `reluctant.Mask.load` reads its
+masks, and only what weights would be needed for is missing.
 """
 
 import json
