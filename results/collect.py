@@ -9,24 +9,27 @@ masks, and only what weights would be needed for is missing.
 import json
 import shutil
 import sys
+from copy import deepcopy
 from pathlib import Path
+
+from reluctant.runs import finished_below
 
 KEPT = ("recipe.toml", "environment.json", "metrics.jsonl", "mask.safetensors", "result.json", "private-bench.json")
 
 
 def collect(source: Path, target: Path) -> None:
     """Copy the finished linearizations below a folder."""
-    for path in sorted(source.rglob("result.json")):
-        spec = json.loads((path.parent / "run.json").read_text())
-        if spec["kind"] != "linearize":
+    for run in finished_below(source):
+        if run.spec["kind"] != "linearize":
             continue
+        spec = deepcopy(dict(run.spec))
         spec.get("data", {}).pop("dir", None)  # where the data lay says nothing to anybody else
-        folder = target / path.parent.relative_to(source)
+        folder = target / run.folder.relative_to(source)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text(json.dumps(spec, indent=2) + "\n")
         for name in KEPT:
-            if (path.parent / name).exists():
-                shutil.copyfile(path.parent / name, folder / name)
+            if (run.folder / name).exists():
+                shutil.copyfile(run.folder / name, folder / name)
         print(folder)
 
 

@@ -52,7 +52,6 @@ class Channel:
 
     def __init__(self, connection: socket.socket, timeout: float) -> None:
         self._timeout = timeout
-        connection.settimeout(timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
         self.traffic = Traffic()
@@ -137,8 +136,6 @@ class Channel:
             return False
         except OSError:
             return True
-        finally:
-            self._socket.settimeout(self._timeout)
 
     def wait_for_end(self) -> None:
         """Wait until the other side hangs up; what it still says, or that it says nothing, does not matter."""
