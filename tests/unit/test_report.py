@@ -207,6 +207,24 @@ def test_the_split_of_the_budget_stands_beside_what_bounds_would_do(runs, tmp_pa
     assert max(shared) - min(shared) <= 1
 
 
+def test_seeds_are_put_together(runs, tmp_path):
+    folder = tmp_path / "seeds"
+    for seed, accuracy in enumerate((80.0, 83.0)):
+        shutil.copytree(runs / "snl-90", folder / f"seed-{seed}" / "snl-90")
+        path = folder / f"seed-{seed}" / "snl-90" / "result.json"
+        result = json.loads(path.read_text())
+        result["accuracy"]["test"], result["seconds"] = accuracy, 60.0 * (seed + 1)
+        path.write_text(json.dumps(result))
+    shutil.copytree(runs / "random-90", folder / "random-90")
+    page = report([folder], tmp_path / "report.html", figures=tmp_path / "figures")[0]
+    assert "Over seeds" in page.read_text()
+    rows = {row["method"]: row for row in csv.DictReader((tmp_path / "figures" / "seeds.csv").read_text().splitlines())}
+    assert (rows["snl"]["runs"], rows["snl"]["test %"], rows["snl"]["minutes"]) == ("2", "81.50 ± 2.12", "1.5 ± 0.7")
+    assert (rows["snl"]["search epochs"], rows["random"]["search epochs"]) == ("2", "–")
+    assert "±" not in rows["random"]["test %"]
+    assert "Over seeds" not in report([runs], tmp_path / "plain.html")[0].read_text()
+
+
 def test_a_grid_has_a_line_for_every_variation(runs, tmp_path):
     folder = tmp_path / "grid"
     for penalty in ("0.001", "1e-05"):

@@ -155,6 +155,19 @@ def test_anneal_keeps_the_count_at_its_falling_target():
         assert row["count"] <= steering.target((row["epoch"] + 1) / 6)
 
 
+def test_a_sweep_passes_its_budgets_where_epochs_end():
+    student = attach(toys.toy(), toys.examples(2)[0])
+    options = toys.recipe(epochs=6).search
+    steering = Steering(student, Penalty(sloped(student), 1e-5), 20, options, passing=[200, 127, 90, 40, 38, 21])
+    targets = [steering.target(step / 600) for step in range(601)]
+    assert targets == sorted(targets, reverse=True)
+    ends = targets[::100]
+    assert (ends[0], ends[1], ends[-1]) == (127, 90, 20)
+    assert 38 in ends  # 40 would have been passed in the same epoch; it is filled from below
+    assert 21 in ends[:-1]
+    assert steering.target(2 / 6 - 1e-6) < 90
+
+
 def test_anneal_takes_the_lowest_slopes_first():
     student = attach(toys.toy(), toys.examples(2)[0])
     options = toys.recipe(steer_every=1, curve=1.0).search

@@ -3,12 +3,19 @@
 The target falls from the total to the budget over the epochs given. Every few steps λ is steered so that the slopes follow;
 what is still behind is made linear from the lowest slope up. Loss and slopes are those of Algorithm 1.
 
+A sweep's higher budgets are passed at the ends of epochs, where networks are kept: the target takes until the end of the
+epoch in which it would have passed one, and makes up for it before the next.
+
 A slope that has become linear stays a hair below zero, lower the earlier it went: where the count has fallen below a budget
-(one slope may govern many ReLUs, and a sweep passes budgets inside an epoch), those that went last come back first.
+(one slope may govern many ReLUs, and slopes also fall by themselves), those that went last come back first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,19 +35,32 @@ class Steering:
         penalty: whose λ is steered.
         budget: where the target ends.
         options: of the search.
+        passing: higher budgets that the target meets at the ends of epochs.
     """
 
-    def __init__(self, student: nn.Module, penalty: Penalty, budget: int, options: Search) -> None:
+    def __init__(
+        self, student: nn.Module, penalty: Penalty, budget: int, options: Search, passing: Sequence[int] = ()
+    ) -> None:
         self._student, self._penalty, self._options = student, penalty, options
         self._budget, self._total = budget, size(student)
         self._modules = list(sloped(student).values())
         self._linear = [module.slope.detach() <= options.threshold for module in self._modules]
         self._held = [module.slope.detach().clamp(max=0.0) for module in self._modules]
+        self._times, self._places = self._timetable(passing)
 
     def target(self, progress: float) -> int:
-        """Return B + (total − B)·(1 − progress)^curve."""
-        remaining = max(0.0, 1 - progress) ** self._options.curve
-        return self._budget + int((self._total - self._budget) * remaining)
+        """Return B + (total − B)·(1 − progress)^curve, where progress waits for the epochs' ends at higher budgets."""
+        remaining = max(0.0, 1 - float(np.interp(progress, self._times, self._places))) ** self._options.curve
+        return self._budget + int((self._total - self._budget) * remaining + 1e-6)
+
+    def _timetable(self, passing: Sequence[int]) -> tuple[list[float], list[float]]:
+        """Return at which progress the target has to be at which place of its curve."""
+        epochs, stops = self._options.epochs, {0.0: 0.0}
+        for relus in sorted((b for b in passing if self._budget < b < self._total), reverse=True):
+            place = 1 - ((relus - self._budget) / (self._total - self._budget)) ** (1 / self._options.curve)
+            stops[ceil(place * epochs - 1e-9) / epochs] = place  # of two in one epoch, the lower
+        stops[1.0] = 1.0
+        return list(stops), list(stops.values())
 
     def __call__(self, step: int, progress: float) -> None:
         """Look at the count every few steps and at the end, and act."""

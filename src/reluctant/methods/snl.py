@@ -83,7 +83,7 @@ def search(
         weight=options.distill,
     )
     progress = _Progress(student, optimizer, penalty, checkpoint)
-    steering = _steering(student, penalty, relus, options)
+    steering = anneal.Steering(student, penalty, relus, options, passing) if options.schedule == "anneal" else None
     waiting = sorted((b for b in passing if b > relus and not progress.has_passed(b)), reverse=True)
     met = progress.count <= relus and options.stop and (steering is None or progress.epoch == 0)
 
@@ -182,7 +182,3 @@ def make_optimizer(student: nn.Module, options: Search) -> torch.optim.Optimizer
     weights = [p for p in student.parameters() if id(p) not in mine and p.requires_grad]
     groups: list[dict[str, Any]] = [{"params": weights}, {"params": relaxed, "lr": options.rate_of_slopes}]
     return adam(groups, lr=options.lr, weight_decay=options.weight_decay)
-
-
-def _steering(student: nn.Module, penalty: Penalty, relus: int, options: Search) -> anneal.Steering | None:
-    return anneal.Steering(student, penalty, relus, options) if options.schedule == "anneal" else None

@@ -54,6 +54,11 @@ class Linearized:
         return float(scores["base_test"] if "test" in scores else scores["base"])
 
     @property
+    def finetune_epochs(self) -> int:
+        """How long its weights were finetuned."""
+        return sum(row["phase"] == "finetune" for row in self.metrics)
+
+    @property
     def method(self) -> str:
         """How it was chosen, with everything that makes it differ from other runs."""
         return f"{self.variant} {self.varied}".rstrip()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 from reluctant import theory
 from reluctant.frontier import frontier, per_thousand
-from reluctant.report.gather import Evidence
+from reluctant.report.gather import Evidence, Linearized
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Table:
 def all_tables(evidence: Evidence) -> list[Table]:
     """Return the tables that these runs have something to show in."""
     found = [runs(evidence), sites(evidence), split(evidence)]
+    if any(len(alike) > 1 for alike in _points(evidence).values()):
+        found.append(seeds(evidence))
     if any(run.cost is not None for run in evidence.runs):
         found.append(costs(evidence))
     if any(run.measured for run in evidence.runs):
@@ -104,13 +108,54 @@ def runs(evidence: Evidence) -> Table:
                 f"{run.base - run.accuracy:.2f}",
                 f"{per_thousand(run):.2f}" if run.count else "–",
                 str(run.result["search_epochs"] or "–"),
-                str(sum(row["phase"] == "finetune" for row in run.metrics) or "–"),
+                str(run.finetune_epochs or "–"),
                 f"{run.result['seconds'] / 60:,.1f}",
                 "yes" if id(run) in best else "",
             )
             for run in evidence.runs
         ),
     )
+
+
+def seeds(evidence: Evidence) -> Table:
+    """Runs that differ in their seeds only, together."""
+    return Table(
+        "seeds",
+        "Over seeds",
+        ("method", "#ReLUs", "#runs", f"#{evidence.part} %", "#drop", "#search epochs", "#finetune epochs", "#minutes"),
+        tuple(
+            (
+                method,
+                f"{budget:,}",
+                str(len(alike)),
+                _spread([run.accuracy for run in alike]),
+                _spread([run.base - run.accuracy for run in alike]),
+                _range([run.result["search_epochs"] or 0 for run in alike]),
+                _range([run.finetune_epochs for run in alike]),
+                _spread([run.result["seconds"] / 60 for run in alike], 1),
+            )
+            for (method, budget), alike in _points(evidence).items()
+        ),
+    )
+
+
+def _points(evidence: Evidence) -> dict[tuple[str, int], list[Linearized]]:
+    """Return the runs by method and budget."""
+    points = defaultdict(list)
+    for run in evidence.runs:
+        points[run.method, int(run.result.get("budget", run.count))].append(run)
+    return points
+
+
+def _spread(values: list[float], digits: int = 2) -> str:
+    """Return the mean, and the standard deviation of a sample where there is one."""
+    mean = f"{statistics.mean(values):,.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low or "–") if low == high else f"{low}–{high}"
 
 
 def sites(evidence: Evidence) -> Table:
