@@ -133,7 +133,7 @@ class Bench:
         has_slopes = any(isinstance(module, SlopedReLU) for module in model.modules())
         penalty = Penalty(sloped(model), PENALTY) if has_slopes else None
         if penalty:
-            optimizer = snl.make_optimizer(model, Search(schedule="paper"))
+            optimizer = snl.make_optimizer(model, Search(schedule="paper"), 100)
         else:
             optimizer = adam([{"params": list(model.parameters())}], lr=1e-3)
         objective = Objective(F.cross_entropy, Teacher(self.network, trainer) if teacher else None)

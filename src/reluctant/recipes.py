@@ -61,7 +61,7 @@ class Search(_Section):
     batch_size: int = 128
     lr: float = 1e-3
     slope_lr: float | None = None
-    """Of the slopes; none: `lr` for `paper`, thirty times that for `anneal`."""
+    """Of the slopes; none: `lr` for `paper`, and for `anneal` ten divided by the number of its steps."""
     weight_decay: float = 0.0
     penalty: float | None = None
     """λ to begin with; none: 1e-5 for `paper`, 1e-4 for `anneal`."""
@@ -88,18 +88,19 @@ class Search(_Section):
     """Of `anneal`: how the learning rates go."""
     may_return: bool = False
     """Of `anneal`: whether a slope that was made linear may grow again."""
-    steer_every: int = 10
-    """Of `anneal`: steps between two looks at the count."""
+    steer_every: int | None = None
+    """Of `anneal`: steps between two looks at the count; none: a hundredth of all."""
 
     @property
     def first_penalty(self) -> float:
         """λ to begin with, also where the recipe leaves it to the schedule."""
         return self.penalty if self.penalty is not None else {"paper": 1e-5, "anneal": 1e-4}[self.schedule]
 
-    @property
-    def rate_of_slopes(self) -> float:
-        """The slopes' learning rate, also where the recipe leaves it to the schedule."""
-        return self.slope_lr if self.slope_lr is not None else self.lr * {"paper": 1, "anneal": 30}[self.schedule]
+    def rate_of_slopes(self, steps: int) -> float:
+        """Return the slopes' learning rate in a search of so many steps, also where it is left to the schedule."""
+        if self.slope_lr is not None:
+            return self.slope_lr
+        return self.lr if self.schedule == "paper" else min(0.1, 10 / max(1, steps))
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,9 @@ def test_anneal_ends_at_its_epoch_and_its_budget(epochs, budget, may_return):
     assert found.mask.count == budget
 
 
-def test_anneal_keeps_the_count_at_its_falling_target():
-    options = toys.recipe(epochs=6, steer_every=1).search
+@pytest.mark.parametrize("every", [None, 1, 1000])
+def test_anneal_keeps_the_count_at_its_falling_target(every):
+    options = toys.recipe(epochs=6, steer_every=every).search
     student = attach(toys.toy(), toys.examples(2)[0])
     steering = Steering(student, Penalty(sloped(student), 1e-5), 20, options)
     assert [steering.target(progress) for progress in (0, 0.5, 1)] == [127, 20 + 107 // 8, 20]

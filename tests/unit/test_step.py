@@ -349,7 +349,7 @@ def test_nobodys_network_changes_its_layout(tmp_path):
 
 def test_slopes_learn_at_their_own_rate():
     student = attach(toys.toy(), toys.examples(2)[0])
-    optimizer = snl.make_optimizer(student, Search(lr=1e-3, slope_lr=5e-2))
+    optimizer = snl.make_optimizer(student, Search(lr=1e-3, slope_lr=5e-2), 100)
     weights, slopes = optimizer.param_groups
     assert (weights["lr"], slopes["lr"]) == (1e-3, 5e-2)
     assert {id(p) for p in slopes["params"]} == {id(module.slope) for module in sloped(student).values()}

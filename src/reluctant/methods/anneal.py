@@ -25,6 +25,8 @@ from reluctant.slopes import SlopedReLU, size, sloped
 from reluctant.train import Penalty
 
 HAIR = 1e-6
+LOOKS = 100
+"""How often λ is steered in a search, unless the recipe says."""
 
 
 class Steering:
@@ -63,10 +65,12 @@ class Steering:
         return list(stops), list(stops.values())
 
     def __call__(self, step: int, progress: float) -> None:
-        """Look at the count every few steps and at the end, and act."""
+        """Look at the count every few steps and at the end of every epoch, and act."""
         if not self._options.may_return:
             self._hold_linear_(progress)
-        if step % self._options.steer_every and progress < 1:
+        every = self._options.steer_every or max(1, round(step / progress / LOOKS))
+        epochs = progress * self._options.epochs
+        if step % every and abs(epochs - round(epochs)) > 1e-6:
             return
         target = self.target(progress)
         count = count_slopes(self._student, self._options.threshold)

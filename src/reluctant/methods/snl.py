@@ -75,7 +75,8 @@ def search(
     relus = read_budget(student, budget)
     trainer.place_(student)
     penalty = Penalty(sloped(student), options.first_penalty, by_relus=options.penalty_by_relus)
-    optimizer = make_optimizer(student, options)  # Alg. 1, line 3: weights and slopes together
+    steps = options.epochs * len(trainer.prepare(train))
+    optimizer = make_optimizer(student, options, steps)  # Alg. 1, line 3: weights and slopes together
     objective = Objective(
         loss or F.cross_entropy,
         None if teacher is None else Teacher(teacher, trainer),
@@ -175,10 +176,10 @@ def _found(student: nn.Module, relus: int, exact: bool, history: list[dict[str, 
     return Found(mask, contiguous_(mask.freeze(student)), list(history))
 
 
-def make_optimizer(student: nn.Module, options: Search) -> torch.optim.Optimizer:
-    """Return Adam over weights and slopes; the slopes have a learning rate of their own."""
+def make_optimizer(student: nn.Module, options: Search, steps: int) -> torch.optim.Optimizer:
+    """Return Adam over weights and slopes; the slopes have a learning rate of their own, by the steps of the search."""
     relaxed = [module.slope for module in sloped(student).values()]
     mine = set(map(id, relaxed))
     weights = [p for p in student.parameters() if id(p) not in mine and p.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": weights}, {"params": relaxed, "lr": options.rate_of_slopes}]
+    groups: list[dict[str, Any]] = [{"params": weights}, {"params": relaxed, "lr": options.rate_of_slopes(steps)}]
     return adam(groups, lr=options.lr, weight_decay=options.weight_decay)

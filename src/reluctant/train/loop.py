@@ -168,6 +168,20 @@ class Trainer:
         accelerator = self.accelerator
         return batches.share(accelerator.device, accelerator.process_index, accelerator.num_processes)
 
+    def prepare(self, batches: Iterable[Any]) -> Any:
+        """Give every process its part of training batches, ours or anybody's; `len` of it is the steps of an epoch.
+
+        Raises:
+            DataError: they have no length.
+        """
+        shared = self.share(batches) if isinstance(batches, Loader) else self.accelerator.prepare(batches)
+        if not hasattr(shared, "__len__"):
+            raise DataError(
+                f"the training batches are a {type(batches).__name__} without a length, which may be readable only once; "
+                "pass a DataLoader or a list"
+            )
+        return shared
+
     def summed(self, *values: float) -> tuple[Any, ...]:
         """Sum numbers over all processes."""
         together = self.accelerator.reduce(torch.tensor(values, dtype=torch.float64), "sum")
@@ -202,17 +216,12 @@ class Trainer:
             after_step: called when the parameters have changed, with the steps done and the progress, 0…1.
         """
         accelerator = self.accelerator
-        shared = self.share(batches) if isinstance(batches, Loader) else accelerator.prepare(batches)
+        shared = self.prepare(batches)
         wrapped = accelerator.prepare_model(model)
         run = Compiled(wrapped) if self._compile else wrapped
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # goes into checkpoints with the rest of the optimizer
-        if not hasattr(shared, "__len__"):
-            raise DataError(
-                f"the training batches are a {type(batches).__name__} without a length, which may be readable only once; "
-                "pass a DataLoader or a list"
-            )
-        steps = len(shared)  # type: ignore[arg-type]
+        steps = len(shared)
         for number in range(start, epochs):
             self._seed(phase, number)
             if hasattr(shared, "set_epoch"):
