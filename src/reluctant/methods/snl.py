@@ -75,7 +75,8 @@ def search(
     relus = read_budget(student, budget)
     trainer.place_(student)
     penalty = Penalty(sloped(student), options.first_penalty, by_relus=options.penalty_by_relus)
-    steps = options.epochs * len(trainer.prepare(train))
+    batches = trainer.prepare(train)
+    steps = options.epochs * len(batches)
     optimizer = make_optimizer(student, options, steps)  # Alg. 1, line 3: weights and slopes together
     objective = Objective(
         loss or F.cross_entropy,
@@ -97,7 +98,7 @@ def search(
     look_at_passed(progress.count)
     epochs = trainer.epochs(
         student,
-        train,
+        batches,
         optimizer=optimizer,
         objective=objective,
         epochs=0 if met else options.epochs,

@@ -261,5 +261,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _latex_row(cells: object) -> str:
-    special = str.maketrans({"%": "\\%", "_": "\\_", "&": "\\&", "#": "\\#", "–": "--", "×": "$\\times$", "$": "\\$"})
+    special = str.maketrans(
+        {"%": "\\%", "_": "\\_", "&": "\\&", "#": "\\#", "–": "--", "×": "$\\times$", "±": "$\\pm$", "$": "\\$"}
+    )
     return " & ".join(str(cell).translate(special) for cell in cells) + r" \\"  # type: ignore[attr-defined]
