@@ -225,14 +225,24 @@ def test_seeds_are_put_together(runs, tmp_path):
     assert "Over seeds" not in report([runs], tmp_path / "plain.html")[0].read_text()
 
 
-def test_a_grid_has_a_line_for_every_variation(runs, tmp_path):
-    folder = tmp_path / "grid"
-    for penalty in ("0.001", "1e-05"):
-        copy = folder / f"penalty={penalty}" / "snl-90"
+def _grid(runs, folder, part, key, values):
+    for value in values:
+        copy = folder / f"{key}={value}" / "snl-90"
         shutil.copytree(runs / "snl-90", copy)
         recipe = copy / "recipe.toml"
-        without = re.sub(r"^penalty = .*\n", "", recipe.read_text(), flags=re.MULTILINE)
-        recipe.write_text(without.replace("[search]", f"[search]\npenalty = {penalty}"))
+        before, heading, after = recipe.read_text().partition(f"[{part}]\n")
+        after = re.sub(rf"^{key} = .*\n", "", after, count=1, flags=re.MULTILINE)
+        recipe.write_text(f"{before}{heading}{key} = {value}\n{after}")
+    return folder
+
+
+def test_what_a_search_and_finetuning_both_have_is_named_in_full(runs, tmp_path):
+    page = report([_grid(runs, tmp_path / "grid", "finetune", "lr", ("0.01", "0.02"))], tmp_path / "report.html")[0]
+    assert "snl finetune.lr=0.01" in page.read_text()
+
+
+def test_a_grid_has_a_line_for_every_variation(runs, tmp_path):
+    folder = _grid(runs, tmp_path / "grid", "search", "penalty", ("0.001", "1e-05"))
     page = report([folder], tmp_path / "report.html")[0].read_text()
     assert "penalty=1e-5" in page
     assert "snl penalty=0.001" in page

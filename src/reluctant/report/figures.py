@@ -32,11 +32,14 @@ def all_figures(evidence: Evidence) -> list[Figure]:
 def accuracy_against_relus(evidence: Evidence) -> Figure:
     """Accuracy against ReLUs on a log axis, with published points of the same data set behind."""
     theirs = [p for p in published.load() if p.dataset == evidence.dataset]
+    papers = list(dict.fromkeys(point.method for point in theirs))
     methods = list(dict.fromkeys(run.method for run in evidence.runs))
 
     def draw() -> Drawing:
-        figure, axes = new_axes(6.6, 4.0)
-        for number, method in enumerate(dict.fromkeys(point.method for point in theirs)):
+        columns = max(1, min(3, 100 // (max(map(len, methods)) + 12)))
+        rows = -(-(len(methods) + len(papers)) // columns)
+        figure, axes = new_axes(6.6, 3.6 + 0.2 * rows)
+        for number, method in enumerate(papers):
             points = sorted((p for p in theirs if p.method == method), key=lambda p: p.count)
             axes.plot(
                 [p.count for p in points], [p.accuracy for p in points], MARKERS[number % len(MARKERS)],
@@ -63,7 +66,7 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
         axes.set_xlabel("ReLUs kept")
         axes.set_ylabel(f"accuracy on {evidence.part} data (%)")
         spell_thousands(axes, each=(1, 2, 5) if max(counts) / min(counts) < 300 else (1,))
-        axes.legend(fontsize=8.5, loc="lower right", ncols=2 if theirs else 1)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=8.5)
         return figure
 
     best = max(evidence.runs, key=lambda run: run.accuracy)

@@ -140,8 +140,14 @@ def _variations(runs: list[Linearized]) -> list[str]:
     for run, mine in zip(runs, settings, strict=True):
         alike = [other for each, other in zip(runs, settings, strict=True) if each.variant == run.variant]
         differ = [key for key in mine if len({str(other[key]) for other in alike}) > 1]
-        said.append(", ".join(f"{key.partition('.')[2]}={_short(mine[key])}" for key in differ))
+        said.append(", ".join(f"{_unambiguous(key, mine)}={_short(mine[key])}" for key in differ))
     return said
+
+
+def _unambiguous(key: str, settings: dict[str, Any]) -> str:
+    """Return `penalty` for `search.penalty`, but `finetune.lr` as it is: a search has a rate, too."""
+    short = key.partition(".")[2]
+    return short if sum(each.partition(".")[2] == short for each in settings) == 1 else key
 
 
 def _settings(run: Run) -> dict[str, Any]:
