@@ -51,5 +51,5 @@ browser:         ## Debian's Chromium, for the test that looks at the report's p
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	  echo "Chromium could not be installed; the test that needs it will be skipped"
 
-clean:           ## remove the environment and everything generated
-	rm -rf $(VENV) build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:           ## remove the environment and what builds and tests leave; runs/ stays
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
