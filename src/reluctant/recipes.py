@@ -61,7 +61,7 @@ class Search(_Section):
     batch_size: int = 128
     lr: float = 1e-3
     slope_lr: float | None = None
-    """Of the slopes; none: `lr` for `paper`, and for `anneal` ten divided by the number of its steps."""
+    """Of the slopes; none: `lr` for `paper`, and for `anneal` a third divided by the root of the number of its steps."""
     weight_decay: float = 0.0
     penalty: float | None = None
     """λ to begin with; none: 1e-5 for `paper`, 1e-4 for `anneal`."""
@@ -100,7 +100,7 @@ class Search(_Section):
         """Return the slopes' learning rate in a search of so many steps, also where it is left to the schedule."""
         if self.slope_lr is not None:
             return self.slope_lr
-        return self.lr if self.schedule == "paper" else min(0.1, 10 / max(1, steps))
+        return self.lr if self.schedule == "paper" else 1 / (3 * max(1, steps) ** 0.5)
 
 
 @dataclass(frozen=True)

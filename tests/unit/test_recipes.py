@@ -75,7 +75,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_what_is_left_to_the_schedule():
     assert (Search(schedule="paper").first_penalty, Search(schedule="paper").rate_of_slopes(500)) == (1e-5, 1e-3)
-    assert (Search().first_penalty, Search().rate_of_slopes(500), Search().rate_of_slopes(4)) == (1e-4, 0.02, 0.1)
+    assert (Search().first_penalty, Search().rate_of_slopes(400), Search().rate_of_slopes(1)) == (1e-4, 1 / 60, 1 / 3)
     assert (Search(penalty=0.0).first_penalty, Search(slope_lr=1.0).rate_of_slopes(500)) == (0.0, 1.0)
 
 
