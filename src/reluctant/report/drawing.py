@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,17 @@ def new_axes(width: float, height: float) -> tuple[Drawing, Axes]:
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(width, height))
+
+
+def columns_below(labels: Sequence[str]) -> int:
+    """Return how many labels of a legend stand side by side below a figure."""
+    return max(1, 100 // (max(map(len, labels)) + 11))
+
+
+def legend_below(figure: Drawing, axes: Axes) -> None:
+    """Explain what is drawn in these axes below the figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns_below(labels), fontsize=8.5)
 
 
 def ink_of(axes: Axes) -> Any:

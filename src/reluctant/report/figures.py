@@ -8,7 +8,16 @@ import numpy as np
 
 from reluctant import published
 from reluctant.frontier import frontier
-from reluctant.report.drawing import COLOURS, MARKERS, Figure, ink_of, new_axes, spell_thousands
+from reluctant.report.drawing import (
+    COLOURS,
+    MARKERS,
+    Figure,
+    columns_below,
+    ink_of,
+    legend_below,
+    new_axes,
+    spell_thousands,
+)
 from reluctant.report.gather import Evidence, Linearized
 
 if TYPE_CHECKING:
@@ -36,9 +45,8 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
     methods = list(dict.fromkeys(run.method for run in evidence.runs))
 
     def draw() -> Drawing:
-        columns = max(1, min(3, 100 // (max(map(len, methods)) + 12)))
-        rows = -(-(len(methods) + len(papers)) // columns)
-        figure, axes = new_axes(6.6, 3.6 + 0.2 * rows)
+        labels = [*(f"{method} (published)" for method in papers), *methods]
+        figure, axes = new_axes(6.6, 3.6 + 0.2 * -(-len(labels) // columns_below(labels)))
         for number, method in enumerate(papers):
             points = sorted((p for p in theirs if p.method == method), key=lambda p: p.count)
             axes.plot(
@@ -66,7 +74,7 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
         axes.set_xlabel("ReLUs kept")
         axes.set_ylabel(f"accuracy on {evidence.part} data (%)")
         spell_thousands(axes, each=(1, 2, 5) if max(counts) / min(counts) < 300 else (1,))
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=8.5)
+        legend_below(figure, axes)
         return figure
 
     best = max(evidence.runs, key=lambda run: run.accuracy)
@@ -152,8 +160,7 @@ def over_the_search(runs: list[Linearized], budgets: list[int]) -> Figure:
                 for budget in budgets:
                     axes.axhline(budget, color=ink_of(axes), lw=0.7, ls=(0, (2, 3)))
         if len(searches) > 1:
-            columns = max(1, 90 // (max(map(len, searches)) + 10))
-            figure.legend(*all_axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+            legend_below(figure, all_axes[0][0])
         return figure
 
     lowest = min(budgets)
