@@ -21,6 +21,7 @@ from reluctant.errors import DataError
 from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
+from reluctant.runs import Run
 from reluctant.sites import Patterns
 from reluctant.slopes import Granularity
 from reluctant.train import Trainer
@@ -172,6 +173,16 @@ def begin(
     return SharedRun.begin(job.trainer, folder, asked, job.recipe, force=force, keep_finished=keep_finished)
 
 
+def adopt(job: Job, run: SharedRun, earlier: Run) -> None:
+    """Take over what the search of an earlier run has found."""
+    with run.lock():
+        if not (run.folder / "searched.safetensors").exists():
+            found = _found_in(job, earlier)
+            run.replace_metrics(found.history)
+            run.save_network(found.model, found.mask, "searched")
+    job.trainer.wait()
+
+
 def run_job(job: Job, relus: int, run: SharedRun | None) -> Result:
     """Search, finetune and evaluate; each phase goes on where it was interrupted."""
     began = time.perf_counter()
@@ -210,18 +221,18 @@ def run_job(job: Job, relus: int, run: SharedRun | None) -> Result:
 def _searched(job: Job, relus: int, run: SharedRun | None) -> Found:
     """Search, or take what an earlier start of this run has found."""
     if run is not None and (run.folder / "searched.safetensors").exists():
-        return _found_in(job, run)
+        return _found_in(job, run.run)
     found = job.search(relus, run)
     if run is not None:
         run.save_network(found.model, found.mask, "searched")
     return found
 
 
-def _found_in(job: Job, run: SharedRun) -> Found:
+def _found_in(job: Job, run: Run) -> Found:
     mask = Mask.load(run.folder / "mask.safetensors")
     model = mask.apply(job.model, job.example)
-    run.run.load_tensors_(model, "searched")
-    return Found(mask, model, [row for row in run.run.metrics() if row["phase"] == "search"])
+    run.load_tensors_(model, "searched")
+    return Found(mask, model, [row for row in run.metrics() if row["phase"] == "search"])
 
 
 def _first_input(batches: Iterable[Any]) -> Any:

@@ -91,6 +91,34 @@ def test_sweep_with_one_search_and_with_variations(base, tmp_path):
     assert all(row["count"] == 300 for row in rows)
 
 
+def test_finetune_what_a_search_has_found_again(base, tmp_path):
+    longer = ["--set", "finetune.epochs=2"]
+    reluctant("sweep", base, "--budgets", "300,50", *SETTINGS, "-o", tmp_path / "short")
+    reluctant("sweep", base, "--budgets", "300,50", *SETTINGS, *longer, "-o", tmp_path / "long")
+    command = ["finetune", tmp_path / "short" / "snl-300", "--epochs", "2", "-o", tmp_path / "again"]
+    printed = json.loads(reluctant(*command, "--json").stdout)
+    whole = json.loads((tmp_path / "long" / "snl-300" / "result.json").read_text())
+    assert {**printed, "run": 0, "seconds": 0} == {**whole, "run": 0, "seconds": 0}
+    ours, theirs = (
+        load_file(folder / "model.safetensors") for folder in (tmp_path / "again", tmp_path / "long" / "snl-300")
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    spec = tmp_path / "again" / "run.json"
+    spec.write_text(spec.read_text().replace(str(base), str(tmp_path / "moved")))
+    assert "moved is not a run folder" in reluctant("finetune", tmp_path / "again", "-o", tmp_path / "no", ok=False).stderr
+    found = reluctant("finetune", tmp_path / "again", "--base", base, "-o", tmp_path / "third")
+    assert "4,000 ReLUs" in found.stdout
+    for arguments, said in (
+        ([base], "is not a linearized run"),
+        ([tmp_path / "again", "--set", "penalty=1"], "the search is over"),
+        ([tmp_path / "again", "--base", tmp_path / "long" / "snl-300"], "linearized already"),
+    ):
+        refused = reluctant("finetune", *arguments, "-o", tmp_path / "refused", ok=False)
+        assert refused.returncode == 2
+        assert said in refused.stderr
+    assert not (tmp_path / "refused").exists()
+
+
 def test_each_budget_can_be_searched_for_anew(base, tmp_path):
     command = [
         "sweep",

@@ -15,6 +15,7 @@ from reluctant.cli.count import count
 from reluctant.cli.data import data
 from reluctant.cli.demo import demo
 from reluctant.cli.evaluate import evaluate
+from reluctant.cli.finetune import finetune
 from reluctant.cli.import_weights import import_weights
 from reluctant.cli.linearize import linearize
 from reluctant.cli.pretrain import pretrain
@@ -30,6 +31,7 @@ app.command()(pretrain)
 app.command("import")(import_weights)
 app.command()(linearize)
 app.command()(sweep)
+app.command()(finetune)
 app.command()(evaluate)
 app.command()(count)
 app.command()(cost)

@@ -10,7 +10,7 @@ import typer
 
 from reluctant import methods
 from reluctant._job import Job
-from reluctant._linearize import begin, run_job
+from reluctant._linearize import Result, begin, run_job
 from reluctant.cli import _jobs
 from reluctant.cli._show import Json, console, print_json
 from reluctant.cli.data import DataDir
@@ -59,13 +59,18 @@ def linearize(
         )
         [relus] = job.relus(budget)
         folder = begin(job, relus, output, base.spec(), force=force)
-        result = run_job(job, relus, folder).as_dict()
+        result = run_job(job, relus, folder)
+    show(result, as_json)
+
+
+def show(result: Result, as_json: bool) -> None:
+    """Print what a linearization ended with."""
     if as_json:
-        print_json(result)
+        print_json(result.as_dict())
         return
-    accuracy = result["accuracy"]
+    accuracy = result.accuracy
     console.print(
-        f"{output}: {result['count']:,} of {result['total']:,} ReLUs, {accuracy['val']:.2f} % on validation, "
+        f"{result.run_dir}: {result.count:,} of {result.mask.total:,} ReLUs, {accuracy['val']:.2f} % on validation, "
         f"{accuracy['test']:.2f} % on test images (with all ReLUs {accuracy['base']:.2f} and {accuracy['base_test']:.2f} %)"
     )
 
