@@ -1,13 +1,15 @@
 """The run folder: everything a run was made of and everything it gave.
 
-run.json            what was asked for: the network, the data, the budget, the method, the seed
-recipe.toml         the hyper-parameters
-environment.json    versions, device, threads, commit
-metrics.jsonl       one row for every epoch
-search.ckpt, …      while it runs: the last epoch of a phase, written whole, and the one before it
-mask.safetensors    the mask
-model.safetensors   the network's tensors
-result.json         the figures; a run that has it is finished
+run.json              what was asked for: the network, the data, the budget, the method, the seed
+recipe.toml           the hyper-parameters
+environment.json      versions, device, threads, commit
+metrics.jsonl         one row for every epoch
+search.ckpt, …        while it runs: the last epoch of a phase, written whole, and the one before it
+mask.safetensors      the mask
+searched.safetensors  the network's tensors as the search left them
+model.safetensors     the network's tensors
+result.json           the figures; a run that has it is finished
+private-bench.json    what private inference was measured to cost, if it was
 """
 
 from __future__ import annotations
@@ -17,9 +19,7 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from reluctant import recipes
+from reluctant._environment import environment
 from reluctant._files import replacing
 from reluctant.errors import RunError, first_line
 from reluctant.mask import Mask
@@ -309,29 +310,3 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def environment() -> dict[str, Any]:
-    """Return what a run depends on beside its recipe."""
-    from importlib.metadata import version
-
-    return {
-        "reluctant": version("reluctant"),
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the package, where it runs from a checkout."""
-    try:
-        ran = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return ran.stdout.strip()
