@@ -177,10 +177,14 @@ def adopt(job: Job, run: SharedRun, earlier: Run) -> None:
     """Take over what the search of an earlier run has found."""
     with run.lock():
         if not (run.folder / "searched.safetensors").exists():
-            found = _found_in(job, earlier)
-            run.replace_metrics(found.history)
-            run.save_network(found.model, found.mask, "searched")
+            keep(_found_in(job, earlier), run)
     job.trainer.wait()
+
+
+def keep(found: Found, run: SharedRun) -> None:
+    """Keep what a search has found in the run that goes on with it; the network last, since that is looked for."""
+    run.replace_metrics(found.history)
+    run.save_network(found.model, found.mask, "searched")
 
 
 def run_job(job: Job, relus: int, run: SharedRun | None) -> Result:

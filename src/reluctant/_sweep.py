@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reluctant._job import Job
-from reluctant._linearize import begin, run_job
+from reluctant._linearize import begin, keep, run_job
 from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget
 from reluctant.errors import RunError
@@ -87,10 +87,9 @@ def _search_for(
     if search.run.finished:
         return
 
-    def keep(budget: int, found: Found) -> None:
-        runs[budget].save_network(found.model, found.mask, "searched")
-        runs[budget].replace_metrics(found.history)
+    def on_pass(budget: int, found: Found) -> None:
+        keep(found, runs[budget])
 
     with search.lock():
-        keep(budgets[-1], job.search(budgets[-1], search, passing=budgets[:-1], on_pass=keep))
+        keep(job.search(budgets[-1], search, passing=budgets[:-1], on_pass=on_pass), runs[budgets[-1]])
         search.finish({"budgets": budgets})
