@@ -117,6 +117,9 @@ def test_finetune_what_a_search_has_found_again(base, tmp_path):
         assert refused.returncode == 2
         assert said in refused.stderr
     assert not (tmp_path / "refused").exists()
+    onto_itself = reluctant("finetune", tmp_path / "third", "--force", "-o", tmp_path / "third", ok=False)
+    assert "cannot be replaced by what is made from it" in onto_itself.stderr
+    assert (tmp_path / "third" / "searched.safetensors").exists()
 
 
 def test_each_budget_can_be_searched_for_anew(base, tmp_path):
