@@ -73,9 +73,11 @@ class Run:
             computed: how it is computed, for its environment.
 
         Raises:
-            RunError: the folder has a finished run, or another one.
+            RunError: the folder has a finished run, another one, or the one that this is made from.
         """
         folder = Path(folder)
+        if "parent" in spec:
+            check_elsewhere(folder, spec["parent"])
         wanted = json.loads(json.dumps({"format": FORMAT, **spec}))
         if (folder / "run.json").exists() and not force:
             run = cls.open(folder)
@@ -259,6 +261,16 @@ class Run:
                 part.write_text(text)
         except OSError as error:
             raise RunError(f"{self.folder / name} cannot be written: {error}") from error
+
+
+def check_elsewhere(folder: Path, source: str | Path) -> None:
+    """See that a folder can be written and emptied without losing the run that goes into it.
+
+    Raises:
+        RunError: it is that run's folder, or one around it.
+    """
+    if Path(source).resolve().is_relative_to(folder.resolve()):
+        raise RunError(f"{source} cannot be replaced by what is made from it; pass another folder as --output")
 
 
 def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recipe) -> None:

@@ -122,6 +122,14 @@ def test_finetune_what_a_search_has_found_again(base, tmp_path):
     assert (tmp_path / "third" / "searched.safetensors").exists()
 
 
+def test_a_network_is_not_replaced_by_what_is_made_from_it(base):
+    before = (base / "model.safetensors").read_bytes()
+    refused = reluctant("linearize", base, "--budget", "10%", *SETTINGS, "--force", "-o", base, ok=False)
+    assert refused.returncode == 2
+    assert "cannot be replaced by what is made from it" in refused.stderr
+    assert (base / "model.safetensors").read_bytes() == before
+
+
 def test_each_budget_can_be_searched_for_anew(base, tmp_path):
     command = [
         "sweep",

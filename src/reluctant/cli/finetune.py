@@ -15,7 +15,7 @@ from reluctant.cli.data import DataDir
 from reluctant.cli.linearize import logs, make_job, show
 from reluctant.errors import OptionError, RunError
 from reluctant.recipes import Recipe
-from reluctant.runs import Run
+from reluctant.runs import Run, check_elsewhere
 
 
 def finetune(
@@ -43,8 +43,7 @@ def finetune(
         raise OptionError(f"{run} is not a linearized run; pass one that reluctant linearize or sweep made")
     if not (found.folder / "searched.safetensors").is_file():
         raise RunError(f"{run} has no searched.safetensors, what its search found; has that ended?")
-    if output.resolve() == found.folder.resolve():
-        raise OptionError(f"{run} cannot be replaced by what is made from it; pass another folder as --output")
+    check_elsewhere(output, run)
     if "parent" not in spec:
         raise OptionError(f"{run} was made in Python; finetune it there, with reluctant.finetune")
     chosen = _other_settings(
