@@ -222,6 +222,8 @@ def test_seeds_are_put_together(runs, tmp_path):
     assert (rows["snl"]["runs"], rows["snl"]["test %"], rows["snl"]["minutes"]) == ("2", "81.50 ± 2.12", "1.5 ± 0.7")
     assert (rows["snl"]["search epochs"], rows["random"]["search epochs"]) == ("2", "–")
     assert "±" not in rows["random"]["test %"]
+    by_site = next(csv.reader((tmp_path / "figures" / "sites.csv").read_text().splitlines()))
+    assert by_site == ["site", "shape", "before", "90 kept"]  # one column for one budget, whatever the seeds
     assert "Over seeds" not in report([runs], tmp_path / "plain.html")[0].read_text()
 
 

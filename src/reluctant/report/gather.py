@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +92,19 @@ class Evidence:
         """The accuracy with all ReLUs."""
         return max(run.base for run in self.runs)
 
+    @cached_property
+    def points(self) -> dict[tuple[str, int], list[Linearized]]:
+        """The runs by method and budget; those of one point differ in their seeds only."""
+        points = defaultdict(list)
+        for run in self.runs:
+            points[run.method, int(run.result.get("budget", run.count))].append(run)
+        return dict(points)
+
     def shown(self, most: int) -> list[Linearized]:
         """Return some runs of the first method, spread over the budgets: enough to see, few enough to look at."""
         first = self.runs[0].method
-        candidates = sorted((run for run in self.runs if run.method == first and run.count), key=lambda run: -run.count)
+        ones = [alike[0] for (method, _), alike in self.points.items() if method == first]
+        candidates = sorted((run for run in ones if run.count), key=lambda run: -run.count)
         if len(candidates) <= most:
             return candidates
         step = (len(candidates) - 1) / (most - 1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 from reluctant import theory
 from reluctant.frontier import frontier, per_thousand
-from reluctant.report.gather import Evidence, Linearized
+from reluctant.report.gather import Evidence
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Table:
 def all_tables(evidence: Evidence) -> list[Table]:
     """Return the tables that these runs have something to show in."""
     found = [runs(evidence), sites(evidence), split(evidence)]
-    if any(len(alike) > 1 for alike in _points(evidence).values()):
+    if any(len(alike) > 1 for alike in evidence.points.values()):
         found.append(seeds(evidence))
     if any(run.cost is not None for run in evidence.runs):
         found.append(costs(evidence))
@@ -134,17 +133,9 @@ def seeds(evidence: Evidence) -> Table:
                 _range([run.finetune_epochs for run in alike]),
                 _spread([run.result["seconds"] / 60 for run in alike], 1),
             )
-            for (method, budget), alike in _points(evidence).items()
+            for (method, budget), alike in evidence.points.items()
         ),
     )
-
-
-def _points(evidence: Evidence) -> dict[tuple[str, int], list[Linearized]]:
-    """Return the runs by method and budget."""
-    points = defaultdict(list)
-    for run in evidence.runs:
-        points[run.method, int(run.result.get("budget", run.count))].append(run)
-    return points
 
 
 def _spread(values: list[float], digits: int = 2) -> str:
