@@ -135,6 +135,20 @@ def test_unknown_precision():
         Trainer(precision="float3")
 
 
+def test_evaluate_computes_in_the_precision_of_the_network_whatever_it_is_trained_in(monkeypatch):
+    monkeypatch.setattr(Trainer, "dtype", torch.bfloat16)
+    trainer, seen = Trainer(), []
+    with trainer.autocast():
+        assert torch.is_autocast_enabled("cpu")
+
+    def metric(out, target):
+        seen.append(out.dtype)
+        return 1.0
+
+    evaluate(toys.toy(), toys.batches(20), metric=metric, trainer=trainer)
+    assert set(seen) == {torch.float32}
+
+
 def test_evaluate_is_the_mean_over_examples_and_leaves_the_mode():
     model = toys.toy().train()
     x, y = toys.examples(20)

@@ -31,14 +31,15 @@ def evaluate(
 ) -> float:
     """Return the mean of a metric, by default the accuracy in percent, over all examples.
 
-    The network is evaluated in evaluation mode, on every process its share, and left in the mode it was in.
+    The network is evaluated in evaluation mode, on every process its share, and left in the mode it was in. It computes in
+    its own precision, whatever it is trained in: that is the network which is saved and used.
     """
     trainer = trainer or Trainer()
     shared = trainer.share(batches)
     was_training = model.training
     model.eval()
     total, seen = 0.0, 0
-    with torch.inference_mode(), trainer.autocast():
+    with torch.inference_mode():
         for batch in shared:
             inputs, targets = trainer.to_device(unpack(batch))
             size = len(targets)
