@@ -33,6 +33,7 @@ from torch import nn
 from reluctant import recipes
 from reluctant._environment import environment
 from reluctant._files import replacing
+from reluctant._same import check_same
 from reluctant.errors import RunError, first_line
 from reluctant.mask import Mask
 from reluctant.recipes import Recipe
@@ -85,7 +86,7 @@ class Run:
                 raise RunError(
                     f"{folder} holds a finished run; pass another folder, or replace it with --force (force=True)"
                 )
-            _check_same(folder, run, wanted, recipe)
+            check_same(folder, (run.spec, run.recipe), (wanted, recipe))
             if run.finished:
                 return run
             run = cls(folder, wanted, recipe)
@@ -273,26 +274,6 @@ def check_elsewhere(folder: Path, source: str | Path) -> None:
         raise RunError(f"{source} cannot be replaced by what is made from it; pass another folder as --output")
 
 
-def _check_same(folder: Path, run: Run, wanted: Mapping[str, Any], recipe: Recipe) -> None:
-    """Two commands are the same if all they ask for is; only a search that ended too early may be given more epochs."""
-    had, want = _without_places(run.spec), _without_places(wanted)
-    for key in sorted({*had, *want}):
-        if had.get(key) != want.get(key):
-            raise RunError(
-                f"{folder} holds a run with {key} {had.get(key)!r}, not {want.get(key)!r}; "
-                "pass another folder, or --force to replace it"
-            )
-    old, new = run.recipe.as_dict(), recipe.as_dict()
-    for section, values in old.items():
-        for key, value in values.items():
-            more = (section, key) == ("search", "epochs") and recipe.search.schedule == "paper"
-            if new[section][key] != value and not more:
-                raise RunError(
-                    f"{folder} holds a run with {section}.{key} = {value}, not {new[section][key]}; "
-                    "pass another folder, or --force to replace it"
-                )
-
-
 def finished_below(folder: Path) -> list[Run]:
     """Return the finished runs in a folder and in those below it; those that are not finished are named in a warning.
 
@@ -306,14 +287,6 @@ def finished_below(folder: Path) -> list[Run]:
         if not run.finished:
             log.warning("%s is not finished and left out", run.folder)
     return [run for run in runs if run.finished]
-
-
-def _without_places(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out where things are: the same network and data may be reached by another path."""
-    made = {key: value for key, value in spec.items() if key != "parent"}
-    if isinstance(made.get("data"), dict):
-        made["data"] = {key: value for key, value in made["data"].items() if key != "dir"}
-    return made
 
 
 def _empty(folder: Path) -> None:
