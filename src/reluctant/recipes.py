@@ -88,6 +88,9 @@ class Search(_Section):
     """Of `anneal`: how the learning rates go."""
     may_return: bool = False
     """Of `anneal`: whether a slope that was made linear may grow again."""
+    full_at: float | None = 0.5
+    """Of `anneal`: slopes at or above this quantile of those that still count are computed with as 1, the rest in proportion;
+    none: as they are."""
     steer_every: int | None = None
     """Of `anneal`: steps between two looks at the count; none: a hundredth of all."""
 
@@ -262,6 +265,7 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
 
 _POSITIVE = {"batch_size", "lr", "slope_lr", "temperature", "curve", "steer_every", "growth"}
 _NOT_NEGATIVE = {"epochs", "momentum", "weight_decay", "penalty", "grow_from", "distill", "threshold"}
+_FRACTION = {"full_at"}
 _RATES = ("constant", "cosine", "steps", "onecycle")
 _CHOICES = {
     "training.precision": ("auto", "float32", "bfloat16"),
@@ -281,6 +285,8 @@ def _check(name: str, value: Any) -> None:
         raise OptionError(f"{name} is {value}; pass a number above 0")
     if key in _NOT_NEGATIVE and not 0 <= value < math.inf:
         raise OptionError(f"{name} is {value}; pass 0 or more")
+    if key in _FRACTION and not 0 <= value <= 1:
+        raise OptionError(f"{name} is {value}; pass a number from 0 to 1, or none")
     choices = _CHOICES.get(name)
     if choices and value not in choices:
         raise unknown(name, value, choices)

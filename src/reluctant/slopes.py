@@ -1,4 +1,8 @@
-"""Trainable slopes at the sites of a model: c·relu(x) + (1−c)·x, where c = 1 keeps the ReLU and c = 0 makes it linear."""
+"""Trainable slopes at the sites of a model: c·relu(x) + (1−c)·x, where c = 1 keeps the ReLU and c = 0 makes it linear.
+
+A penalty shrinks the slopes of ReLUs that will stay along with those that will go. So a search may say from which slope on
+a ReLU is full, and the network computes with min(1, slope / full) while penalty, count and optimizer see the slope itself.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,10 @@ class SlopedReLU(nn.Module):
         shape: the site's shape, without the batch.
         granularity: what one slope governs.
         zero_out: let c = 0 mean zero instead of linear.
+
+    Attributes:
+        slope: what is trained.
+        full: the slope from which on a ReLU is full, as a search sets it; None: the slopes are computed with as they are.
     """
 
     def __init__(
@@ -41,15 +49,22 @@ class SlopedReLU(nn.Module):
         self.site, self.index, self.shape = site, index, tuple(shape)
         self.granularity, self.zero_out = granularity, zero_out
         self.slope = nn.Parameter(torch.ones(_slope_shape(self.shape, granularity)))
+        self.full: float | None = None
 
     @property
     def governs(self) -> int:
         """How many ReLUs each of its slopes decides."""
         return prod(self.shape) // max(1, self.slope.numel())
 
+    def effective(self) -> Tensor:
+        """Return the slopes the network computes with; the gradient goes through to `slope` as if it were these."""
+        if self.full is None:
+            return self.slope
+        return self.slope + ((self.slope / self.full).clamp(max=1) - self.slope).detach()
+
     def forward(self, x: Tensor) -> Tensor:
         """Apply the slopes."""
-        return _ops.zeroing_relu(x, self.slope) if self.zero_out else _ops.sloped_relu(x, self.slope)
+        return (_ops.zeroing_relu if self.zero_out else _ops.sloped_relu)(x, self.effective())
 
     def extra_repr(self) -> str:
         """Show the shape and the granularity."""
@@ -132,7 +147,7 @@ def _begin_with_(sloped: SlopedReLU, standing: nn.Module | None) -> None:
     """Where a network has a mask or slopes already, begin with those, so that the copy computes the same."""
     if isinstance(standing, nn.Identity):
         sloped.slope.zero_()
-    values = getattr(standing, "mask", None) if not isinstance(standing, SlopedReLU) else standing.slope
+    values = getattr(standing, "mask", None) if not isinstance(standing, SlopedReLU) else standing.effective()
     if values is None:
         return
     full = values.detach().float().expand(sloped.shape)

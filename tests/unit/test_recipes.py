@@ -46,6 +46,7 @@ def test_every_value_can_be_overridden_by_what_a_person_types():
         ({"search.epochs": -1}, "pass 0 or more"),
         ({"penalty": "x"}, "penalty is 'x'; pass a number"),
         ({"search.lr": 0}, "pass a number above 0"),
+        ({"full_at": 1.5}, "search.full_at is 1.5; pass a number from 0 to 1, or none"),
         ({"exact": "perhaps"}, "pass true or false"),
         ({"milestones": "a,b"}, "pass a list of numbers"),
         ({"search.schedule": "papers"}, "unknown search.schedule 'papers'; did you mean 'paper'"),

@@ -117,6 +117,25 @@ def test_gradients_equal_those_of_the_formula(granularity, zeroing):
 
 
 @pytest.mark.parametrize("zeroing", [False, True], ids=["linear", "zero_out"])
+@pytest.mark.parametrize("granularity", ["pixel", "channel", "layer"])
+def test_slopes_from_full_on_are_computed_with_as_one(granularity, zeroing):
+    relu = SlopedReLU("relu", 0, (3, 4, 2), granularity=granularity, zero_out=zeroing).double()
+    with torch.no_grad():
+        relu.slope.uniform_(-0.01, 0.9)
+    relu.full = 0.3
+    x = torch.randn(5, 3, 4, 2, dtype=torch.float64, requires_grad=True)
+    effective = (relu.slope.detach() / 0.3).clamp(max=1).requires_grad_()
+    expected = (zero_out if zeroing else four_ops)(x, effective)
+    torch.testing.assert_close(relu(x), expected, rtol=0, atol=1e-14)
+    weight = torch.randn_like(x)
+    (relu(x) * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(relu.slope.grad, effective.grad, rtol=1e-12, atol=1e-14)
+    if granularity == "pixel":
+        assert relu.slope.grad[relu.slope > 0.3].abs().sum() > 0  # also where it is full
+
+
+@pytest.mark.parametrize("zeroing", [False, True], ids=["linear", "zero_out"])
 def test_gradcheck(zeroing):
     relu = SlopedReLU("relu", 0, (2, 3), granularity="pixel", zero_out=zeroing).double()
     x = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
@@ -196,6 +215,8 @@ def test_attaching_to_a_network_with_slopes_or_a_mask_begins_with_those():
     with torch.no_grad():
         sloped(student)["relu1"].slope.uniform_()
     x = nets.images(3, seed=4)
+    assert torch.equal(attach(student, nets.images())(x), student(x))
+    sloped(student)["relu1"].full = 0.5
     assert torch.equal(attach(student, nets.images())(x), student(x))
     with torch.no_grad():
         sloped(student)["relu2"].slope.zero_()

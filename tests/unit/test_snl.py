@@ -209,6 +209,33 @@ def test_what_went_last_comes_back_first(granularity):
         assert slopes[kept].min() >= slopes[~kept].max()
 
 
+@pytest.mark.parametrize(("full_at", "full"), [(0.0, 0.2), (0.5, 0.6), (0.9, 0.82), (1.0, 0.9), (None, None)])
+def test_what_is_full_follows_the_slopes_that_are_left(full_at, full):
+    student = attach(nn.Sequential(nn.Linear(2, 12), nn.ReLU()), torch.zeros(1, 2))
+    with torch.no_grad():
+        sloped(student)["1"].slope.copy_(torch.tensor([0.0, -1.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.82, 0.9]))
+    steering = Steering(student, Penalty(sloped(student), 0.0), 9, toys.recipe(full_at=full_at).search)
+    steering(10, 1.0)  # 0.1 goes
+    assert sloped(student)["1"].full == pytest.approx(full)
+
+
+@pytest.mark.parametrize("slope", [0.0, 2.0])
+def test_what_is_full_is_never_above_one_and_there_for_an_empty_mask(slope):
+    student = attach(toys.toy(), toys.examples(2)[0])
+    with torch.no_grad():
+        for module in sloped(student).values():
+            module.slope.fill_(slope)
+    Steering(student, Penalty(sloped(student), 0.0), 0, toys.recipe().search)
+    assert {module.full for module in sloped(student).values()} == {1.0 if slope else None}
+    assert student(toys.examples(2)[0]).isfinite().all()
+
+
+def test_the_paper_computes_with_slopes_as_they_are():
+    student = attach(toys.toy(), toys.examples(2)[0])
+    search(paper(), student=student)
+    assert {module.full for module in sloped(student).values()} == {None}
+
+
 def test_linear_slopes_return_only_where_they_may():
     def lowest_counts(may_return):
         student = attach(toys.toy(), toys.examples(2)[0])

@@ -1,7 +1,8 @@
 """The anneal schedule: the count follows a falling target, and the search ends when you said it would.
 
 The target falls from the total to the budget over the epochs given. Every few steps λ is steered so that the slopes follow;
-what is still behind is made linear from the lowest slope up. Loss and slopes are those of Algorithm 1.
+what is still behind is made linear from the lowest slope up. Loss and slopes are those of Algorithm 1, but the network
+computes with slopes relative to a quantile of those that still count, so that what stays is a full ReLU all along.
 
 A sweep's higher budgets are passed at the ends of epochs, where networks are kept: the target takes until the end of the
 epoch in which it would have passed one, and makes up for it before the next.
@@ -49,6 +50,7 @@ class Steering:
         self._linear = [module.slope.detach() <= options.threshold for module in self._modules]
         self._held = [module.slope.detach().clamp(max=0.0) for module in self._modules]
         self._times, self._places = self._timetable(passing)
+        self._rescale_()
 
     def target(self, progress: float) -> int:
         """Return B + (total − B)·(1 − progress)^curve, where progress waits for the epochs' ends at higher budgets."""
@@ -78,6 +80,20 @@ class Steering:
         self._penalty.strength *= growth if count > target else 1 / growth
         if count > target:
             self._linearize_lowest_(count - target, progress)
+        self._rescale_()
+
+    @torch.no_grad()
+    def _rescale_(self) -> None:
+        """Say from which slope on a ReLU is full. It follows from the slopes alone, so a resumed search has the same."""
+        if self._options.full_at is None:
+            return
+        values = torch.cat([module.slope.flatten() for module in self._modules])
+        alive = values[values > self._options.threshold]
+        if not len(alive):
+            return
+        quantile = alive.kthvalue(1 + int(self._options.full_at * (len(alive) - 1))).values.item()
+        for module in self._modules:
+            module.full = min(1.0, quantile)
 
     @torch.no_grad()
     def _hold_linear_(self, progress: float) -> None:
