@@ -88,8 +88,8 @@ class Search(_Section):
     """Of `anneal`: how the learning rates go."""
     may_return: bool = False
     """Of `anneal`: whether a slope that was made linear may grow again."""
-    full_at: float | None = 0.5
-    """Of `anneal`: slopes at or above this quantile of those that still count are computed with as 1, the rest in proportion;
+    full_at: float | None = 0.9
+    """Of `anneal`: slopes from this quantile of those that still count on are computed with as 1, the rest in proportion;
     none: as they are."""
     steer_every: int | None = None
     """Of `anneal`: steps between two looks at the count; none: a hundredth of all."""
@@ -215,19 +215,18 @@ def _from_sections(content: Mapping[str, Any], where: str) -> Recipe:
 
 def write(recipe: Recipe) -> str:
     """Return a recipe as TOML."""
-    lines = []
+    lines, default = [], Recipe().as_dict()
     for section, values in recipe.as_dict().items():
-        lines.append(f"[{section}]")
-        lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
-        lines.append("")
+        said = {key: value for key, value in values.items() if value is not None or default[section][key] is not None}
+        lines += [f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in said.items()), ""]
     return "\n".join(lines)
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
+    if isinstance(value, str) or value is None:
+        return f'"{value or "none"}"'
     if isinstance(value, Iterable):
         return f"[{', '.join(_toml(each) for each in value)}]"
     return repr(value)

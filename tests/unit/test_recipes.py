@@ -20,8 +20,10 @@ def test_the_papers_recipe_has_the_papers_values():
     } < set(recipes.named())
 
 
-def test_written_and_read_it_is_the_same(tmp_path):
-    recipe = Recipe().override({"search.slope_lr": 0.02, "milestones": "[3, 4.5]", "channels_last": "true"})
+@pytest.mark.parametrize("full_at", [0.9, 0.25, "none"])
+def test_written_and_read_it_is_the_same(tmp_path, full_at):
+    changes = {"search.slope_lr": 0.02, "milestones": "[3, 4.5]", "channels_last": "true", "full_at": full_at}
+    recipe = Recipe().override(changes)
     (tmp_path / "recipe.toml").write_text(recipes.write(recipe))
     assert recipes.load(tmp_path / "recipe.toml") == recipe
     assert recipes.load(recipe.as_dict()) == recipe

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The CIFAR-100 runs of docs/results.md, in the current folder. Given again, it goes on where it stopped.
+#
+#     RELUCTANT_DATA=~/data bash results/cifar100.sh resnet18-cifar100.safetensors
+#
+# Any trained ResNet-18 without a ReLU after its stem will do; `reluctant pretrain --data cifar100 --arch resnet18` makes one.
+set -euo pipefail
+weights=$1
+
+[ -e cifar100/base/result.json ] || reluctant import --arch resnet18 --weights "$weights" \
+  --data cifar100 --mean 0.5071,0.4865,0.4409 --std 0.2673,0.2564,0.2762 -o cifar100/base
+
+reluctant sweep cifar100/base --budgets 100k,50k,25k,15k --recipe laptop --epochs 8 -o cifar100/pixel
