@@ -2,7 +2,7 @@
 
 The target falls from the total to the budget over the epochs given. Every few steps λ is steered so that the slopes follow;
 what is still behind is made linear from the lowest slope up. Loss and slopes are those of Algorithm 1, but the network
-computes with slopes relative to a quantile of those that still count, so that what stays is a full ReLU all along.
+computes with slopes relative to a quantile of those that still count, so that what stays does not shrink with them.
 
 A sweep's higher budgets are passed at the ends of epochs, where networks are kept: the target takes until the end of the
 epoch in which it would have passed one, and makes up for it before the next.
@@ -87,7 +87,7 @@ class Steering:
         """Say from which slope on a ReLU is full. It follows from the slopes alone, so a resumed search has the same."""
         if self._options.full_at is None:
             return
-        values = torch.cat([module.slope.flatten() for module in self._modules])
+        values = self._values()
         alive = values[values > self._options.threshold]
         if not len(alive):
             return
@@ -105,7 +105,7 @@ class Steering:
     @torch.no_grad()
     def _linearize_lowest_(self, excess: int, progress: float) -> None:
         """Make the lowest of the slopes that still count linear, until at least so many ReLUs are gone."""
-        values = torch.cat([module.slope.flatten() for module in self._modules])
+        values = self._values()
         governs = torch.cat([torch.full((m.slope.numel(),), m.governs, device=values.device) for m in self._modules])
         alive = (values > self._options.threshold).nonzero().flatten()
         order = alive[values[alive].argsort(stable=True)]
@@ -117,6 +117,10 @@ class Steering:
             module.slope.copy_(part.reshape(module.slope.shape))
             if not self._options.may_return:
                 held.copy_(torch.where(self._new(module, linear), module.slope, held))
+
+    def _values(self) -> Tensor:
+        """Return a copy of all slopes in one row."""
+        return torch.cat([module.slope.detach().flatten() for module in self._modules])
 
     def _new(self, module: SlopedReLU, linear: Tensor) -> Tensor:
         """Return which slopes have become linear since they were last looked at, and note that they have."""
