@@ -150,6 +150,7 @@ def over_the_search(runs: list[Linearized], budgets: list[int]) -> Figure:
                     [row["epoch"] + 1 for row in rows], [row[key] for row in rows], color=colour, lw=1.8, label=varied
                 )
             axes.set_xlabel("search epoch")
+            axes.locator_params(axis="x", integer=True)
             axes.set_title(label, fontsize=9.5)
             if key == "penalty":
                 axes.set_yscale("log")
