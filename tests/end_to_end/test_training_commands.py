@@ -192,6 +192,8 @@ def test_import(tmp_path):
         "0.1",
         "--std",
         "0.3",
+        "--validation",
+        "0.05",
     ]
     reluctant(*command, "-o", tmp_path / "run")
     assert torch.equal(load_file(tmp_path / "run" / "model.safetensors")["fc.weight"], net.fc.weight)
@@ -199,6 +201,8 @@ def test_import(tmp_path):
     assert spec["data"]["mean"] == [0.1]
     ran = reluctant("linearize", tmp_path / "run", "-b", "9", "-o", tmp_path / "out", *SETTINGS, "--scratch", "--zero-out")
     assert "9 of 14,336 ReLUs" in ran.stdout.replace("\n", " ")
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["data"] == spec["data"]
+    assert spec["data"]["validation"] == 0.05
 
 
 @pytest.mark.parametrize(

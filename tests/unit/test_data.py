@@ -267,6 +267,30 @@ def test_validation_is_a_tenth_of_every_class_and_always_the_same():
     assert torch.equal(carve_validation(images)[1].pixels, val.pixels)
 
 
+def test_a_smaller_share_for_validation_is_among_the_images_of_a_larger_one(tmp_path):
+    write_parquet(tmp_path / "cifar10", parts(10, train=200))
+    larger, smaller = (data.load("cifar10", tmp_path, validation=share) for share in (0.2, 0.05))
+    assert [(len(each.train), len(each.val)) for each in (larger, smaller)] == [(160, 40), (190, 10)]
+    assert set(rows(smaller.val.pixels, smaller.val.labels)) < set(rows(larger.val.pixels, larger.val.labels))
+    scans = [digits_on(data.load("digits", validation=share).val.pixels) for share in (0.1, 0.02)]
+    assert scans[1] < scans[0]
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (0.0, "is 0.0; pass a number between 0 and 1"),
+        (1.5, "is 1.5"),
+        (0.001, "200 images to train on and 0 for validation"),
+        (0.999, "0 images to train on and 200 for validation"),
+    ],
+)
+def test_a_share_for_validation_that_leaves_nothing_is_refused(share, said, tmp_path):
+    write_parquet(tmp_path / "cifar10", parts(10, train=200))
+    with pytest.raises(errors.OptionError, match=said):
+        data.load("cifar10", tmp_path, validation=share)
+
+
 def test_digits_are_split_by_digit():
     splits = data.load("digits")
     cut = {part: digits_on(getattr(splits, part).pixels) for part in ("train", "val", "test")}

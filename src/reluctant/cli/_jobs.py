@@ -87,10 +87,16 @@ class Base:
 EVALUATION_BATCH = 500
 
 
+def describe_data(name: str, folder: Path | None, validation: float | None = None) -> dict[str, Any]:
+    """Return what a run says of its data."""
+    spec: dict[str, Any] = {"name": name, "dir": None if folder is None else str(folder)}
+    return spec if validation is None else {**spec, "validation": validation}
+
+
 def read_splits(spec: Mapping[str, Any], data_dir: Path | None = None) -> Splits:
     """Read the data that a run names, normalised as it says."""
     with messages.status(f"reading {spec['name']}"):
-        splits = data.load(spec["name"], data_dir or spec.get("dir"))
+        splits = data.load(spec["name"], data_dir or spec.get("dir"), validation=spec.get("validation"))
     changes: dict[str, Any] = {key: tuple(spec[key]) for key in ("mean", "std") if spec.get(key)}
     return replace(splits, **changes)
 

@@ -16,10 +16,16 @@ DataDir = Annotated[
     typer.Option("--data-dir", help="The folder of the data set, or one that holds it; else RELUCTANT_DATA."),
 ]
 
+Validation = Annotated[
+    float | None,
+    typer.Option(help="The share of the training images to hold out for validation, such as 0.02; by default a tenth."),
+]
+
 
 def data(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(sets.names())}.")],
     data_dir: DataDir = None,
+    validation: Validation = None,
     as_json: Json = False,
 ) -> None:
     """Read a data set, and say what is in it and how it is split.
@@ -27,7 +33,7 @@ def data(
     For instance: reluctant data cifar10 --data-dir ~/data
     """
     with messages.status(f"reading {name}"):
-        splits = sets.load(name, data_dir)
+        splits = sets.load(name, data_dir, validation=validation)
     parts = {"train": splits.train, "val": splits.val, "test": splits.test}
     if as_json:
         print_json(

@@ -36,7 +36,7 @@ def demo(
     base_folder = output / "base"
     if force or not (base_folder / "result.json").exists():
         say("1. Train it with all its ReLUs.")
-        train("digits", base_folder, "small", None, None, None, recipe, 0, force)
+        train(_jobs.describe_data("digits", None), base_folder, "small", None, None, recipe, 0, force)
     base = _jobs.Base.open(base_folder, None)
     whole = Run.open(base_folder).result
     say(f"   {whole['total']:,} ReLUs, {whole['accuracy']['test']:.2f} % of the test images.")

@@ -12,7 +12,7 @@ from reluctant import data as sets
 from reluctant import models, sites
 from reluctant.cli import _jobs, _network
 from reluctant.cli._show import Json, console, messages, print_json
-from reluctant.cli.data import DataDir
+from reluctant.cli.data import DataDir, Validation
 from reluctant.errors import OptionError
 from reluctant.recipes import Recipe
 from reluctant.runs import Run
@@ -27,6 +27,7 @@ def import_weights(
     model: _network.Model = None,
     arch_arg: _network.ArchArg = None,
     data_dir: DataDir = None,
+    validation: Validation = None,
     mean: Annotated[str | None, typer.Option(help="Per channel, if it was normalised otherwise: 0.485,0.456,0.406")] = None,
     std: Annotated[str | None, typer.Option(help="Likewise.")] = None,
     force: _jobs.Force = False,
@@ -37,9 +38,8 @@ def import_weights(
     For instance: reluctant import --arch resnet20 --arch-arg shortcut=pad --arch-arg stem_relu=true --weights resnet20.th
     --data cifar10 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 -o runs/resnet20
     """
-    normalisation = {"mean": _numbers(mean, "--mean"), "std": _numbers(std, "--std")}
-    where = None if data_dir is None else str(data_dir)
-    spec_data = {"name": data, "dir": where, **{k: v for k, v in normalisation.items() if v}}
+    described = {"mean": _numbers(mean, "--mean"), "std": _numbers(std, "--std")}
+    spec_data = _jobs.describe_data(data, data_dir, validation) | {key: each for key, each in described.items() if each}
     splits = _jobs.read_splits(spec_data)
     shape = splits.train.shape
     network = _network.build(arch, model, arch_arg, len(splits.classes), shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from reluctant._finetune import pretrain as train_network
 from reluctant._shared_run import SharedRun
 from reluctant.cli import _jobs, _network
 from reluctant.cli._show import Json, console, print_json
-from reluctant.cli.data import DataDir
+from reluctant.cli.data import DataDir, Validation
 from reluctant.cli.linearize import logs
 from reluctant.recipes import Recipe
 from reluctant.train import evaluate
@@ -28,6 +29,7 @@ def pretrain(
     model: _network.Model = None,
     arch_arg: _network.ArchArg = None,
     data_dir: DataDir = None,
+    validation: Validation = None,
     recipe: _jobs.RecipeName = None,
     settings: _jobs.Settings = None,
     seed: _jobs.Seed = 0,
@@ -40,7 +42,8 @@ def pretrain(
     For instance: reluctant pretrain --data digits --arch small --recipe laptop -o runs/base
     """
     chosen = _jobs.read_recipe(recipe, settings)
-    result = train(data, output, arch, model, arch_arg, data_dir, chosen, seed, force, logs(output, tensorboard))
+    described = _jobs.describe_data(data, data_dir, validation)
+    result = train(described, output, arch, model, arch_arg, chosen, seed, force, logs(output, tensorboard))
     if as_json:
         print_json(result)
         return
@@ -51,19 +54,18 @@ def pretrain(
 
 
 def train(
-    data: str,
+    data: Mapping[str, Any],
     output: Path,
     arch: str | None,
     model: str | None,
     arch_arg: list[str] | None,
-    data_dir: Path | None,
     chosen: Recipe,
     seed: int,
     force: bool,
     tensorboard: Path | None = None,
 ) -> dict[str, Any]:
     """Train into a run folder, and return its result."""
-    splits = _jobs.read_splits({"name": data}, data_dir)
+    splits = _jobs.read_splits(data)
     shape = splits.train.shape
     torch.manual_seed(seed)
     network = _network.build(arch, model, arch_arg, len(splits.classes), shape)
@@ -71,7 +73,7 @@ def train(
     spec = {
         "kind": "pretrain",
         "model": _network.describe(arch, model, arch_arg, len(splits.classes), shape),
-        "data": {"name": data, "dir": None if data_dir is None else str(data_dir)},
+        "data": dict(data),
         "input_shape": list(shape),
         "seed": seed,
     }

@@ -21,15 +21,16 @@ TEST, VAL = 360, 180
 """How many of the scanned digits are held out."""
 
 
-def load_digits() -> Splits:
-    """Make the data set, the same every time."""
+def load_digits(validation: float | None = None) -> Splits:
+    """Make the data set, the same every time; another share for validation than the usual leaves other placements."""
     from sklearn import datasets  # takes a second, and nothing else needs it
 
     scans = datasets.load_digits()
     pixels = np.round(scans.images * (255 / 16)).astype(np.uint8)
     rng = np.random.default_rng(SEED)
     order = rng.permutation(len(pixels))
-    test, val, train = np.split(order, [TEST, TEST + VAL])
+    held_out = VAL if validation is None else round((len(order) - TEST) * validation)
+    test, val, train = np.split(order, [TEST, TEST + held_out])
 
     def placed(which: np.ndarray[Any, Any]) -> Images:
         repeated = np.repeat(which, PLACEMENTS)

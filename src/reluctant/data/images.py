@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from reluctant.data import readers
-from reluctant.data.splits import Images, Splits, carve_validation
+from reluctant.data.splits import VALIDATION_SHARE, Images, Splits, carve_validation
 from reluctant.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ SETS = {
 }
 
 
-def load_images(spec: ImageSet, where: Path) -> Splits:
+def load_images(spec: ImageSet, where: Path, validation: float | None = None) -> Splits:
     """Read a set from its folder, or from a folder that holds it."""
     if not where.is_dir():
         raise DataError(f"the data folder {where} does not exist; make it and put there {spec.wanted()}")
@@ -91,11 +91,11 @@ def load_images(spec: ImageSet, where: Path) -> Splits:
         for read in readers.READERS:
             raw = read(folder, spec.label, spec.test_parts, spec.classes) if folder.is_dir() else None
             if raw is not None:
-                return _splits(spec, raw, folder)
+                return _splits(spec, raw, folder, validation)
     raise DataError(f"the data folder {where} holds nothing that is {spec.name}; put there {spec.wanted()}")
 
 
-def _splits(spec: ImageSet, raw: readers.Raw, folder: Path) -> Splits:
+def _splits(spec: ImageSet, raw: readers.Raw, folder: Path, validation: float | None) -> Splits:
     for part, (pixels, labels) in {"train": raw.train, "test": raw.test}.items():
         if pixels.shape[2:] != (spec.size, spec.size):
             height, width = pixels.shape[2:]
@@ -112,7 +112,7 @@ def _splits(spec: ImageSet, raw: readers.Raw, folder: Path) -> Splits:
     found = len(raw.train[1]), len(raw.test[1])
     if found != spec.images:
         log.warning("%s has %d and %d images, the whole %s %d and %d", folder, *found, spec.name, *spec.images)
-    train, val = carve_validation(Images(*map(torch.from_numpy, raw.train)))
+    train, val = carve_validation(Images(*map(torch.from_numpy, raw.train)), validation or VALIDATION_SHARE)
     return Splits(
         name=spec.name,
         train=train,

@@ -88,7 +88,7 @@ def _images(described: dict[str, Any], shape: tuple[int, ...]) -> _Seen:
     """Return images of the run's validation data; noise, and a wide margin, where the data are not here."""
     mean, std = (tuple(described.get(key) or ()) for key in ("mean", "std"))
     try:
-        splits = data.load(str(described["name"]), described.get("dir"))
+        splits = data.load(str(described["name"]), described.get("dir"), validation=described.get("validation"))
     except (DataError, KeyError) as error:
         log.warning("the run's images are not here, so noise is used to choose the fixed point (%s)", error)
         noise = np.random.default_rng(0).random((CALIBRATION, *shape))
