@@ -95,7 +95,7 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
 
 def relus_by_site(evidence: Evidence) -> Figure:
     """ReLUs before and after, site by site."""
-    runs = evidence.shown(3) or list(evidence.runs[:1])
+    runs = evidence.shown(4) or list(evidence.runs[:1])
     sites = list(runs[0].mask.shapes)
     runs = [run for run in runs if list(run.mask.shapes) == sites]
 
