@@ -227,6 +227,19 @@ def test_seeds_are_put_together(runs, tmp_path):
     assert "Over seeds" not in report([runs], tmp_path / "plain.html")[0].read_text()
 
 
+def test_runs_with_more_training_images_are_no_other_seed(runs, tmp_path):
+    for name in ("usual", "more"):
+        shutil.copytree(runs / "snl-90", tmp_path / "runs" / name)
+    path = tmp_path / "runs" / "more" / "run.json"
+    spec = json.loads(path.read_text())
+    spec["data"]["validation"] = 0.02
+    path.write_text(json.dumps(spec))
+    page = report([tmp_path / "runs"], tmp_path / "report.html")[0].read_text()
+    assert "validation=usual" in page
+    assert "validation=0.02" in page
+    assert "Over seeds" not in page
+
+
 def _grid(runs, folder, part, key, values):
     for value in values:
         copy = folder / f"{key}={value}" / "snl-90"

@@ -21,7 +21,7 @@ TEST, VAL = 360, 180
 """How many of the scanned digits are held out."""
 
 
-def load_digits(validation: float | None = None) -> Splits:
+def load_digits(validation: float | None) -> Splits:
     """Make the data set, the same every time; another share for validation than the usual leaves other placements."""
     from sklearn import datasets  # takes a second, and nothing else needs it
 

@@ -83,7 +83,7 @@ SETS = {
 }
 
 
-def load_images(spec: ImageSet, where: Path, validation: float | None = None) -> Splits:
+def load_images(spec: ImageSet, where: Path, validation: float | None) -> Splits:
     """Read a set from its folder, or from a folder that holds it."""
     if not where.is_dir():
         raise DataError(f"the data folder {where} does not exist; make it and put there {spec.wanted()}")

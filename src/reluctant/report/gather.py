@@ -36,7 +36,7 @@ class Linearized:
     """What a private inference between two parties was measured to cost."""
     name: str
     varied: str = ""
-    """What of its recipe differs from that of other runs of its method, such as `penalty=1e-4`."""
+    """What of its settings differs from those of other runs of its method, such as `penalty=1e-4`."""
 
     @property
     def count(self) -> int:
@@ -145,7 +145,7 @@ def gather(folders: list[Path], protocol: Protocol, network: Network) -> Evidenc
 
 
 def _variations(runs: list[Linearized]) -> list[str]:
-    """Return for each run the values of the recipe in which runs of its method differ, as in a grid."""
+    """Return for each run the settings in which runs of its method differ, as in a grid."""
     settings = [_settings(each.run) for each in runs]
     said = []
     for run, mine in zip(runs, settings, strict=True):
@@ -163,7 +163,8 @@ def _unambiguous(key: str, settings: dict[str, Any]) -> str:
 
 def _settings(run: Run) -> dict[str, Any]:
     parts = ("search", "finetune") if run.spec.get("method", "snl") == "snl" else ("finetune",)
-    return {f"{part}.{key}": value for part in parts for key, value in run.recipe.as_dict()[part].items()}
+    recipe = {f"{part}.{key}": value for part in parts for key, value in run.recipe.as_dict()[part].items()}
+    return recipe | {"data.validation": run.spec.get("data", {}).get("validation", "usual")}
 
 
 def _short(value: Any) -> str:
