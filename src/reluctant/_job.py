@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -15,6 +15,8 @@ from reluctant._example import Example
 from reluctant._finetune import finetune
 from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget
+from reluctant.errors import OptionError
+from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
 from reluctant.sites import Patterns
@@ -53,6 +55,8 @@ class Job:
     on_epoch: OnEpoch | None = None
     scratch: bool = False
     """The network is not trained yet: nobody can learn from it."""
+    mask: Mask | None = None
+    """Chosen already: nothing is searched for, and finetuning begins with the network's own weights."""
 
     @property
     def teacher(self) -> nn.Module | None:
@@ -60,9 +64,25 @@ class Job:
         return None if self.scratch else self.model
 
     def relus(self, *budgets: Budget) -> list[int]:
-        """Return budgets in ReLUs, after a look at whether the network can get there."""
+        """Return budgets in ReLUs, after a look at whether there is such a method and the network can get there."""
+        methods.find(self.method)
         student = self.student()
         return [read_budget(student, budget) for budget in budgets]
+
+    def given(self, mask: Mask) -> Job:
+        """Return this job with a mask that was chosen already.
+
+        Raises:
+            OptionError: it also says how to choose.
+            MaskMismatch: it is the mask of another network.
+        """
+        ways = {"method": self.method != "snl", "granularity": self.granularity != "pixel", "zero_out": self.zero_out}
+        ways |= {"include": self.include is not None, "exclude": self.exclude is not None}
+        said = [name for name, is_set in ways.items() if is_set]
+        if said:
+            raise OptionError(f"nothing is searched for with a mask that is given; leave out {', '.join(said)}")
+        mask.apply(self.model, self.example)  # complains now, not after everything else is read and evaluated
+        return replace(self, mask=mask, method="given", granularity=mask.granularity, zero_out=mask.zero_out)
 
     def student(self) -> nn.Module:
         """Return a new copy with slopes."""
@@ -76,7 +96,9 @@ class Job:
         )
 
     def search(self, budget: int, run: SharedRun | None, **options: Any) -> Found:
-        """Search with the job's method."""
+        """Search with the job's method; a mask that was given is what is found."""
+        if self.mask is not None:
+            return Found(self.mask, self.mask.apply(self.model, self.example))
         return methods.find(self.method)(
             self.student(),
             teacher=self.teacher,

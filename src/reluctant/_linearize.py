@@ -17,7 +17,7 @@ from reluctant._job import Batches, Job
 from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget
 from reluctant.data.batches import unpack
-from reluctant.errors import DataError
+from reluctant.errors import DataError, OptionError
 from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
@@ -69,7 +69,8 @@ class Result:
 def linearize(
     model: nn.Module,
     *,
-    budget: Budget,
+    budget: Budget | None = None,
+    mask: Mask | str | Path | None = None,
     train: Iterable[Any],
     val: Iterable[Any],
     test: Iterable[Any] | None = None,
@@ -93,6 +94,8 @@ def linearize(
     Args:
         model: any trained network; it is not changed, and it is the teacher.
         budget: the most ReLUs to keep: a number, "50k" or "10%".
+        mask: instead of a budget: one that was chosen already, or the file or run folder of one. Nothing is searched
+            for, and finetuning begins with the model's own weights.
         train: batches of training data: (inputs, targets) or dicts.
         val: batches to choose the best epoch by.
         test: batches to evaluate once, at the end.
@@ -139,10 +142,26 @@ def linearize(
         metric=metric or accuracy,
         on_epoch=on_epoch,
     )
-    [relus], run = job.relus(budget), None
+    (job, relus), run = decide(job, budget, mask), None
     if run_dir is not None:
         run = begin(job, relus, run_dir, {"model": {"class": type(model).__qualname__}}, force=force)
     return run_job(job, relus, run)
+
+
+def decide(job: Job, budget: Budget | None, mask: Mask | str | Path | None) -> tuple[Job, int]:
+    """Return a job and how many ReLUs it may keep, by a budget to search for or by a mask.
+
+    Raises:
+        OptionError: there are both, or neither.
+    """
+    if (budget is None) == (mask is None):
+        raise OptionError("pass either a budget, to search within it, or a mask that was chosen already")
+    if mask is None:
+        assert budget is not None
+        [relus] = job.relus(budget)
+        return job, relus
+    given = mask if isinstance(mask, Mask) else Mask.load(mask)
+    return job.given(given), given.count
 
 
 def begin(
@@ -170,6 +189,8 @@ def begin(
         "scratch": job.scratch,
         "seed": job.trainer.seed,
     }
+    if job.mask is not None:
+        asked["mask"] = job.mask.checksum
     return SharedRun.begin(job.trainer, folder, asked, job.recipe, force=force, keep_finished=keep_finished)
 
 

@@ -78,6 +78,14 @@ class Mask(Mapping[str, Tensor]):
         text = json.dumps(sorted((site, list(shape)) for site, shape in self.shapes.items()))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def checksum(self) -> str:
+        """Sixteen hexadecimal digits that two masks of the same sites share if they keep the same ReLUs."""
+        digest = hashlib.sha256(f"{self.granularity} {self.zero_out}".encode())
+        for tensor in self._tensors.values():
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
     def __getitem__(self, site: str) -> Tensor:
         return self._tensors[site].clone()  # a mask does not change
 
@@ -143,7 +151,7 @@ class Mask(Mapping[str, Tensor]):
             "zero_out": json.dumps(self.zero_out),
             "sites": json.dumps(list(self)),
             "fingerprint": self.fingerprint,
-            "checksum": self._checksum(),
+            "checksum": self.checksum,
         }
         try:
             with replacing(Path(path)) as part:
@@ -153,11 +161,13 @@ class Mask(Mapping[str, Tensor]):
 
     @classmethod
     def load(cls, path: str | Path) -> Mask:
-        """Read a mask file.
+        """Read a mask file, or that of a run folder.
 
         Raises:
             MaskError: it is missing, damaged, not a mask, or of a newer version.
         """
+        if Path(path).is_dir():
+            path = Path(path) / "mask.safetensors"
         if not Path(path).is_file():
             raise MaskError(f"there is no mask file {path}")
         try:
@@ -174,15 +184,9 @@ class Mask(Mapping[str, Tensor]):
             raise MaskError(f"the mask file {path} is damaged ({error}); save or copy it again") from error
         if mask.fingerprint != metadata.get("fingerprint"):
             raise MaskError(f"the mask file {path} is damaged (its sites are not those it was saved with); save it again")
-        if mask._checksum() != metadata.get("checksum"):
+        if mask.checksum != metadata.get("checksum"):
             raise MaskError(f"the mask file {path} is damaged (its bits are not those it was saved with); copy it again")
         return mask
-
-    def _checksum(self) -> str:
-        digest = hashlib.sha256(f"{self.granularity} {self.zero_out}".encode())
-        for tensor in self._tensors.values():
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
 
     def apply(self, model: nn.Module, example: Example) -> nn.Module:
         """Return a copy of the model that keeps the ReLUs of this mask and is linear elsewhere.

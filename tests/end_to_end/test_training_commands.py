@@ -51,6 +51,10 @@ def test_linearize_and_evaluate(base, tmp_path):
     base_row, row = json.loads(ran.stdout)
     assert row["accuracy"] == pytest.approx(printed["accuracy"]["test"], abs=0.01)
     assert (base_row["count"], row["count"]) == (4000, 400)
+    given = reluctant("linearize", base, "--mask", out, "-o", tmp_path / "given", *SETTINGS, "--json")
+    assert (json.loads(given.stdout)["method"], load(tmp_path / "given").mask) == ("given", loaded.mask)
+    reluctant("finetune", tmp_path / "given", "--epochs", "1", "-o", tmp_path / "longer")
+    assert load(tmp_path / "longer").mask == loaded.mask
     again = reluctant("linearize", base, "--budget", "10%", "-o", out, *SETTINGS, ok=False)
     assert again.returncode == 2
     assert "holds a finished run" in again.stderr
@@ -215,6 +219,8 @@ def test_import(tmp_path):
         (["linearize", "{base}", "--budget", "5", "--granularity", "pixels"], "did you mean 'pixel'"),
         (["linearize", "{base}", "--budget", "5", "--schedule", "papers"], "did you mean 'paper'"),
         (["linearize", "nowhere", "--budget", "5"], "is not a run folder"),
+        (["linearize", "{base}"], "pass either a budget"),
+        (["linearize", "{base}", "--mask", "{base}"], "there is no mask file"),
         (["linearize", "{base}", "--budget", "5", "--recipe", "labtop"], "did you mean 'laptop'"),
         (["sweep", "{base}", "--budgets", "5", "--vary", "penalty"], "pass key=value,value"),
         (["sweep", "{base}", "--budgets", "5", "--vary", "penaltie=1,2"], "did you mean 'penalty'"),

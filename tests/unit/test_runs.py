@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from reluctant import Mask, count, errors, linearize, load
 from reluctant.recipes import Recipe
@@ -52,6 +53,55 @@ def test_linearize_gives_a_finished_run_that_loads_again(tmp_path):
     assert count(again.model, x).total == 40
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
+
+
+def test_a_mask_that_is_given_is_finetuned_on_the_networks_own_weights(tmp_path):
+    found = linearized(tmp_path / "searched")
+    options = {"train": toys.batches(shuffle=True), "val": toys.batches(32, seed=1), "recipe": toys.recipe()}
+    for mask in (found.mask, tmp_path / "searched", tmp_path / "searched" / "mask.safetensors"):
+        result = linearize(toys.toy(), mask=mask, run_dir=tmp_path / "given", force=True, **options)
+        assert result.mask == found.mask
+        assert (result.method, result.schedule, result.budget) == ("given", "none", 40)
+        assert [row["phase"] for row in result.history] == ["finetune"] * 2
+    begun = found.mask.apply(toys.toy(), toys.examples(2)[0]).state_dict()
+    kept = load_file(tmp_path / "given" / "searched.safetensors")
+    assert kept
+    assert all(torch.equal(begun[name], value) for name, value in kept.items())
+    assert not torch.equal(load(tmp_path / "given", model=toys.toy()).model.fc.weight, toys.toy().fc.weight)
+
+
+def test_another_mask_does_not_go_on_with_a_run(tmp_path):
+    options = {"train": toys.batches(), "val": toys.batches(seed=1), "recipe": toys.recipe(), "run_dir": tmp_path / "run"}
+    mask = linearized(tmp_path / "searched").mask
+
+    def kill(row):
+        raise Killed
+
+    with pytest.raises(Killed):
+        linearize(toys.toy(), mask=mask, on_epoch=kill, **options)
+    other = linearized(tmp_path / "other", seed=1).mask
+    assert other != mask
+    with pytest.raises(errors.RunError, match="holds a run with mask"):
+        linearize(toys.toy(), mask=other, **options)
+    assert linearize(toys.toy(), mask=mask, **options).mask == mask
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({}, errors.OptionError, "pass either a budget"),
+        ({"budget": 40, "mask": "given"}, errors.OptionError, "pass either a budget"),
+        ({"mask": "given", "granularity": "channel", "include": "a"}, errors.OptionError, "leave out granularity, include"),
+        ({"mask": "nowhere"}, errors.MaskError, "there is no mask file nowhere"),
+        ({"mask": Mask({"relu": torch.ones(3, dtype=torch.bool)})}, errors.MaskMismatch, "made for another network"),
+    ],
+)
+def test_masks_that_cannot_be_given(tmp_path, options, error, said):
+    if options.get("mask") == "given":
+        options = options | {"mask": linearized(tmp_path / "searched").mask}
+    with pytest.raises(error, match=said):
+        linearize(toys.toy(), train=toys.batches(), val=toys.batches(seed=1), run_dir=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_model_passed_in_is_untouched(tmp_path):

@@ -10,7 +10,7 @@ import typer
 
 from reluctant import methods
 from reluctant._job import Job
-from reluctant._linearize import Result, begin, run_job
+from reluctant._linearize import Result, begin, decide, run_job
 from reluctant.cli import _jobs
 from reluctant.cli._show import Json, console, print_json
 from reluctant.cli.data import DataDir
@@ -29,8 +29,13 @@ Exclude = Annotated[list[str] | None, typer.Option(help="Not these sites. Repeat
 
 def linearize(
     run: From,
-    budget: Annotated[str, typer.Option("--budget", "-b", help='The most ReLUs to keep: 50000, "50k" or "10%".')],
     output: _jobs.Output,
+    budget: Annotated[
+        str | None, typer.Option("--budget", "-b", help='The most ReLUs to keep: 50000, "50k" or "10%".')
+    ] = None,
+    mask: Annotated[
+        Path | None, typer.Option(help="Instead of a budget: a mask file, or a run with one. Nothing is searched for.")
+    ] = None,
     method: Method = "snl",
     granularity: Granularity = "pixel",
     schedule: Schedule = None,
@@ -57,7 +62,7 @@ def linearize(
         job = make_job(
             base, chosen, seed, bar, method, granularity, include, exclude, zero_out, scratch, logs(output, tensorboard)
         )
-        [relus] = job.relus(budget)
+        job, relus = decide(job, budget, mask)
         folder = begin(job, relus, output, base.spec(), force=force)
         result = run_job(job, relus, folder)
     show(result, as_json)
@@ -100,7 +105,6 @@ def make_job(
     tensorboard: Path | None = None,
 ) -> Job:
     """Put together what the options say."""
-    methods.find(method)
     if scratch:
         torch.manual_seed(seed)
         for module in base.model.modules():
