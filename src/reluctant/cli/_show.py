@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 _SPEAKS = os.environ.get("RANK", "0") == "0"
 """Of several processes under torchrun, the first."""
 
-console = Console(quiet=not _SPEAKS)
+console = Console(quiet=not _SPEAKS, soft_wrap=not sys.stdout.isatty())
+"""A pipe or a file gets every sentence and every row on a line of its own."""
+
 messages = Console(stderr=True, quiet=not _SPEAKS)
 
 
