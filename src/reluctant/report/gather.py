@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +142,7 @@ def gather(folders: list[Path], protocol: Protocol, network: Network) -> Evidenc
         log.warning("the runs are of networks with different numbers of ReLUs: %s", sorted(totals))
     everywhere = all("test" in each.result["accuracy"] for each in read)
     read = [replace(each, varied=varied) for each, varied in zip(read, _variations(read), strict=True)]
-    order = sorted(read, key=lambda each: (each.result["method"] != "snl", each.method, -each.count))
+    order = sorted(read, key=lambda each: (each.result["method"] != "snl", _by_numbers(each.method), -each.count))
     return Evidence(datasets.pop(), "test" if everywhere else "validation", max(totals), tuple(order))
 
 
@@ -168,7 +170,21 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
+    """Spell a setting as people type it.
+
+    >>> [_short(value) for value in (5e-4, 1e-5, 0.03, 1.1, 20.0, None)]
+    ['5e-4', '1e-5', '0.03', '1.1', '20', 'None']
+    """
+    if not isinstance(value, float):
+        return str(value)
+    mantissa, exponent = f"{value:.5e}".split("e")
+    return min(f"{value:g}".replace("e-0", "e-"), f"{float(mantissa):g}e{int(exponent)}", key=len)
+
+
+def _by_numbers(text: str) -> list[tuple[str, float]]:
+    """Return what sorts texts by the numbers in them: penalty=1e-5 before penalty=1e-4."""
+    words = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
+    return [(word, float(number)) for word, number in zip_longest(words[::2], words[1::2], fillvalue="-1")]
 
 
 def _runs_in(folder: Path) -> list[Run]:
