@@ -21,6 +21,8 @@ def takes_channels_last(model: nn.Module, example: Any) -> bool:
     """Tell whether it has convolutions of images and runs in that layout; one that says `x.view(…)` may not."""
     if not any(parameter.dim() == 4 for parameter in model.parameters()):
         return False
+    if any(_corrupts_memory(module) for module in model.modules()):
+        return False
     copy = deepcopy(model).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     try:
         with undisturbed(), torch.inference_mode():
@@ -29,6 +31,17 @@ def takes_channels_last(model: nn.Module, example: Any) -> bool:
         log.info("the network does not take images with their channels last: %s", first_line(error))
         return False
     return True
+
+
+def _corrupts_memory(module: nn.Module) -> bool:
+    """Tell whether a convolution must not be trained in that layout on a CPU.
+
+    On one without AVX-512, oneDNN (as torch 2.13.0 has it) writes beyond its memory where it computes the gradient of such
+    a weight, and the process dies.
+    """
+    if not isinstance(module, nn.Conv2d):
+        return False
+    return module.kernel_size == (1, 1) and module.stride != (1, 1) and module.in_channels < 8
 
 
 def channels_last(batch: Any) -> Any:
