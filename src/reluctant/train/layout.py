@@ -36,12 +36,13 @@ def takes_channels_last(model: nn.Module, example: Any) -> bool:
 def _corrupts_memory(module: nn.Module) -> bool:
     """Tell whether a convolution must not be trained in that layout on a CPU.
 
-    On one without AVX-512, oneDNN (as torch 2.13.0 has it) writes beyond its memory where it computes the gradient of such
-    a weight, and the process dies.
+    oneDNN, as torch 2.13.0 has it, writes beyond its memory where it computes the gradient of a 1×1 convolution with a
+    stride that has fewer channels than a block, 8 with AVX2 and 16 with AVX-512: the process dies, or the gradient is
+    wrong (github.com/uxlfoundation/oneDNN/issues/6035).
     """
     if not isinstance(module, nn.Conv2d):
         return False
-    return module.kernel_size == (1, 1) and module.stride != (1, 1) and module.in_channels < 8
+    return module.kernel_size == (1, 1) and module.stride != (1, 1) and module.in_channels < 16
 
 
 def channels_last(batch: Any) -> Any:
