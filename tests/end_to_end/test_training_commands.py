@@ -22,7 +22,7 @@ BIN = Path(sys.executable).with_name("reluctant")
 
 
 def reluctant(*arguments, ok=True, **options):
-    ran = subprocess.run([BIN, *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
+    ran = subprocess.run([BIN, *map(str, arguments)], capture_output=True, text=True, timeout=600, **options)
     assert (ran.returncode == 0) == ok, ran.stderr
     return ran
 
