@@ -300,6 +300,8 @@ def test_channels_go_last_only_where_the_network_takes_it():
     narrow, wide = (nn.Sequential(nn.Conv2d(2, c, 3, padding=1), nn.Conv2d(c, 8, 1, stride=2)) for c in (15, 16))
     assert not layout.takes_channels_last(narrow, x)  # oneDNN may write beyond its memory there
     assert layout.takes_channels_last(wide, x)
+    with pytest.raises(errors.OptionError, match=r"leave training\.channels_last out"):
+        Trainer(channels_last=True).settle(narrow, x)
     trainer = Trainer()
     trainer.settle(Views(), x)
     assert trainer.channels_last is False

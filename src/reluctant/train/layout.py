@@ -21,7 +21,7 @@ def takes_channels_last(model: nn.Module, example: Any) -> bool:
     """Tell whether it has convolutions of images and runs in that layout; one that says `x.view(…)` may not."""
     if not any(parameter.dim() == 4 for parameter in model.parameters()):
         return False
-    if any(_corrupts_memory(module) for module in model.modules()):
+    if corrupts_memory(model):
         return False
     copy = deepcopy(model).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     try:
@@ -33,16 +33,18 @@ def takes_channels_last(model: nn.Module, example: Any) -> bool:
     return True
 
 
-def _corrupts_memory(module: nn.Module) -> bool:
-    """Tell whether a convolution must not be trained in that layout on a CPU.
+def corrupts_memory(model: nn.Module) -> bool:
+    """Tell whether a network has a convolution that must not be trained in that layout on a CPU.
 
     oneDNN, as torch 2.13.0 has it, writes beyond its memory where it computes the gradient of a 1×1 convolution with a
     stride that has fewer channels than a block, 8 with AVX2 and 16 with AVX-512: the process dies, or the gradient is
     wrong (github.com/uxlfoundation/oneDNN/issues/6035).
     """
-    if not isinstance(module, nn.Conv2d):
-        return False
-    return module.kernel_size == (1, 1) and module.stride != (1, 1) and module.in_channels < 16
+    return any(
+        module.kernel_size == (1, 1) and module.stride != (1, 1) and module.in_channels < 16
+        for module in model.modules()
+        if isinstance(module, nn.Conv2d)
+    )
 
 
 def channels_last(batch: Any) -> Any:

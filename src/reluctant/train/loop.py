@@ -28,7 +28,7 @@ from reluctant.data.batches import unpack
 from reluctant.data.loader import Loader
 from reluctant.errors import DataError, OptionError, TrainingError, unknown
 from reluctant.train.compiled import Compiled
-from reluctant.train.layout import channels_last, takes_channels_last
+from reluctant.train.layout import channels_last, corrupts_memory, takes_channels_last
 from reluctant.train.memory import keep_freed_memory
 from reluctant.train.precision import PRECISIONS, choose
 from reluctant.train.rates import Rate
@@ -139,9 +139,18 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def settle(self, model: nn.Module, example: Any) -> None:
-        """Decide what was left open: whether images have their channels last."""
+        """Decide what was left open: whether images have their channels last.
+
+        Raises:
+            OptionError: they shall have, and that would corrupt memory.
+        """
         if self.channels_last is None:
             self.channels_last = takes_channels_last(model, example)
+        elif self.channels_last and self.device.type == "cpu" and corrupts_memory(model):
+            raise OptionError(
+                "a 1×1 convolution with a stride and fewer than 16 channels cannot be trained on a CPU with channels last, "
+                "where oneDNN writes beyond its memory; leave training.channels_last out"
+            )
 
     def place_(self, model: nn.Module) -> nn.Module:
         """Move a network to the device, in the layout that is trained in."""
