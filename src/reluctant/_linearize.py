@@ -154,14 +154,13 @@ def decide(job: Job, budget: Budget | None, mask: Mask | str | Path | None) -> t
     Raises:
         OptionError: there are both, or neither.
     """
-    if (budget is None) == (mask is None):
-        raise OptionError("pass either a budget, to search within it, or a mask that was chosen already")
-    if mask is None:
-        assert budget is not None
+    if budget is not None and mask is None:
         [relus] = job.relus(budget)
         return job, relus
-    given = mask if isinstance(mask, Mask) else Mask.load(mask)
-    return job.given(given), given.count
+    if mask is not None and budget is None:
+        given = mask if isinstance(mask, Mask) else Mask.load(mask)
+        return job.given(given), given.count
+    raise OptionError("pass either a budget, to search within it, or a mask that was chosen already")
 
 
 def begin(

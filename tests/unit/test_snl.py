@@ -91,9 +91,7 @@ def test_the_papers_threshold_can_be_had():
 
 
 def test_weights_and_slopes_are_moved_by_one_optimizer_with_the_penalty_before_its_moments():
-    model = (
-        toys.toy().double()
-    )  # Adam would make steps of the rounding noise that a bias before BatchNorm has for a gradient
+    model = toys.toy().double()  # in float32 a bias before BatchNorm has noise for a gradient, and Adam makes steps of it
     x, y = toys.examples(16)
     x = x.double()
     student, reference = attach(model, x[:2]), attach(model, x[:2]).train()
