@@ -10,7 +10,7 @@ weights=$1
 masks=$(cd "$(dirname "$0")" && pwd)/cifar10
 how="--recipe laptop --epochs 15 --set finetune.epochs=20 --set finetune.lr=0.03"
 shift
-[ $# -gt 0 ] || set -- pixel-0 pixel-1 channel zero-out random snip given-0
+[ $# -gt 0 ] || set -- pixel-0 pixel-1 channel zero-out random snip algorithm-1 given-0
 
 [ -e cifar10/base/result.json ] || reluctant import --arch resnet20 --arch-arg shortcut=pad --arch-arg stem_relu=true \
   --weights "$weights" --data cifar10 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 -o cifar10/base
@@ -22,6 +22,8 @@ for part in "$@"; do
     zero-out) reluctant sweep cifar10/base --budgets 30k,15k --zero-out $how -o cifar10/zero-out ;;
     random)   reluctant sweep cifar10/base --budgets 30k,15k --method random $how -o cifar10/random ;;
     snip)     reluctant sweep cifar10/base --budgets 30k,15k --method snip $how -o cifar10/snip ;;
+    algorithm-1)  # its first λ such that it takes about as many epochs
+              reluctant sweep cifar10/base --budgets 30k,15k --schedule paper --set penalty=5e-4 $how --epochs 60 -o cifar10/algorithm-1 ;;
     given-0)  reluctant linearize cifar10/base --mask "$masks/pixel-0/snl-30000" $how -o cifar10/given-0/snl-30000 ;;
     *)        echo "there is no part $part" >&2; exit 2 ;;
   esac
