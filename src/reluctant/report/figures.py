@@ -65,8 +65,8 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
                 axes.plot([run.count for run in best], [run.accuracy for run in best], color=colour, lw=1.6, zorder=3)
         axes.axhline(evidence.base, color=ink_of(axes), lw=1, ls=(0, (4, 3)), zorder=2)
         axes.annotate(
-            f"all {evidence.total:,} ReLUs: {evidence.base:.2f} %", (1, evidence.base), (-4, 4),
-            xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", fontsize=8.5,
+            f"all {evidence.total:,} ReLUs: {evidence.base:.2f} %", (0, evidence.base), (4, 4),
+            xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=8.5,
         )  # fmt: skip
         axes.set_xscale("log")
         counts = [run.count for run in evidence.runs if run.count] + [point.count for point in theirs]
