@@ -22,7 +22,7 @@ for part in "$@"; do
     zero-out) reluctant sweep cifar10/base --budgets 30k,15k --zero-out $how -o cifar10/zero-out ;;
     random)   reluctant sweep cifar10/base --budgets 30k,15k --method random $how -o cifar10/random ;;
     snip)     reluctant sweep cifar10/base --budgets 30k,15k --method snip $how -o cifar10/snip ;;
-    algorithm-1)  # its first λ such that it takes about as many epochs
+    algorithm-1)  # with a larger first λ than the paper's, to end in about as many epochs
               reluctant sweep cifar10/base --budgets 30k,15k --schedule paper --set penalty=5e-4 $how --epochs 60 -o cifar10/algorithm-1 ;;
     given-0)  reluctant linearize cifar10/base --mask "$masks/pixel-0/snl-30000" $how -o cifar10/given-0/snl-30000 ;;
     *)        echo "there is no part $part" >&2; exit 2 ;;
