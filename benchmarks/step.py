@@ -3,12 +3,14 @@
 All variants of an architecture run in one process, interleaved, and the median counts; memory is that of a process of its
 own for each variant. Run: python benchmarks/step.py --arch resnet18
 
-plain                      a training step of the network without slopes, in the product's precision and layout
-plain_float32              the same in float32, contiguous
+plain                      a training step of the network without slopes, in the product's precision and layout, with its
+                           convolutions
+plain_float32              the same in float32, contiguous, with torch's convolutions
 reference                  relu(x)·c + (1−c)·x written out, L1 sums in the loss, a teacher whose graph is recorded,
                            float32, contiguous
 reference_same_precision   the same in the product's precision and layout
 ours, ours_with_teacher    the search step of Reluctant
+torchs_convolutions        the search step with teacher, but with torch's convolutions instead of Winograd's
 finetune                   a finetuning step of a masked network, without teacher
 inference, masked_inference   a forward pass of the plain and of the masked network
 """
@@ -23,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +78,9 @@ class Bench:
         return self._product(self._copy(), teacher=False)
 
     def plain_float32(self) -> Step:
-        return self._product(self._copy(), teacher=False, trainer=Trainer(precision="float32", channels_last=False))
+        return self._product(
+            self._copy(), teacher=False, trainer=self._trainer(precision="float32", channels_last=False, winograd=False)
+        )
 
     def reference(self) -> Step:
         return self._reference(torch.float32, torch.contiguous_format)
@@ -90,6 +95,9 @@ class Bench:
 
     def ours_with_teacher(self) -> Step:
         return self._product(attach(self.network, self.images[:2]), teacher=True)
+
+    def torchs_convolutions(self) -> Step:
+        return self._product(attach(self.network, self.images[:2]), teacher=True, trainer=self._trainer(winograd=False))
 
     def finetune(self) -> Step:
         return self._product(self._masked(), teacher=False)
@@ -112,8 +120,8 @@ class Bench:
     def _copy(self) -> nn.Module:
         return deepcopy(self.network)
 
-    def _trainer(self) -> Trainer:
-        trainer = Trainer(precision=self.training.precision, channels_last=self.training.channels_last)
+    def _trainer(self, **changes: Any) -> Trainer:
+        trainer = Trainer(**asdict(replace(self.training, **changes)))
         trainer.settle(self.network, self.images[:2])
         return trainer
 
@@ -185,7 +193,8 @@ class Bench:
 
 
 TIMED = [
-    "plain", "plain_float32", "reference", "reference_same_precision", "ours", "ours_with_teacher", "finetune",
+    "plain", "plain_float32", "reference", "reference_same_precision", "ours", "ours_with_teacher",
+    "torchs_convolutions", "finetune",
     "inference", "masked_inference", "loader",
 ]  # fmt: skip
 
@@ -254,7 +263,7 @@ def measure(arch: str, options: argparse.Namespace) -> dict[str, dict[str, float
 RATIOS = [
     ("ours", "plain"), ("ours_with_teacher", "plain"), ("ours_with_teacher", "reference"),
     ("ours_with_teacher", "reference_same_precision"), ("finetune", "plain"), ("masked_inference", "inference"),
-    ("plain", "plain_float32"),
+    ("plain", "plain_float32"), ("ours_with_teacher", "torchs_convolutions"),
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +123,7 @@ def linearize(
     chosen = recipes.load(recipe)
     if schedule is not None:
         chosen = chosen.override({"search.schedule": schedule})
-    settings = chosen.training
-    trainer = Trainer(
-        seed=seed, precision=settings.precision, channels_last=settings.channels_last, compile=settings.compile
-    )
+    trainer = Trainer(seed=seed, **asdict(chosen.training))
     job = Job(
         model,
         Batches(train, train, val, test),

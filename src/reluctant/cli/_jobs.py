@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,15 +103,8 @@ def read_splits(spec: Mapping[str, Any], data_dir: Path | None = None) -> Splits
 
 def trainer(recipe: Recipe, seed: int, bar: Bar | None, tensorboard: Path | None = None) -> Trainer:
     """Make the trainer of a recipe."""
-    settings = recipe.training
-    return Trainer(
-        seed=seed,
-        precision=settings.precision,
-        channels_last=settings.channels_last,
-        compile=settings.compile,
-        advance=None if bar is None else bar.advance,
-        tensorboard=tensorboard,
-    )
+    advance = None if bar is None else bar.advance
+    return Trainer(seed=seed, **asdict(recipe.training), advance=advance, tensorboard=tensorboard)
 
 
 class Bar:

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from reluctant.data.batches import unpack
 from reluctant.data.loader import Loader
 from reluctant.errors import DataError, OptionError, TrainingError, unknown
+from reluctant.train import winograd
 from reluctant.train.compiled import Compiled
 from reluctant.train.layout import channels_last, corrupts_memory, takes_channels_last
 from reluctant.train.memory import keep_freed_memory
@@ -69,6 +70,7 @@ class Trainer:
         precision: of the forward and backward pass: `float32`, `bfloat16` by autocast, or what the device is better at.
         channels_last: keep images in that layout; None: where `settle` finds that the network takes it.
         compile: use torch.compile.
+        winograd: compute 3×3 convolutions by Winograd's algorithm; None: where it is faster, and torch.compile is not used.
         advance: called after every step, for a progress bar.
         tensorboard: a folder to write figures for TensorBoard into.
     """
@@ -80,6 +82,7 @@ class Trainer:
         precision: str = "auto",
         channels_last: bool | None = None,
         compile: bool = False,
+        winograd: bool | None = None,
         advance: Advance | None = None,
         tensorboard: str | Path | None = None,
     ) -> None:
@@ -89,6 +92,9 @@ class Trainer:
         self.channels_last = channels_last
         self._precision = precision
         self._compile = compile
+        if compile and winograd:
+            raise OptionError("torch.compile brings its own convolutions; leave training.winograd or training.compile out")
+        self._wants_winograd = False if compile else winograd
         self._advance = advance
         self._tensorboard = tensorboard
         self._accelerator: Accelerator | None = None
@@ -124,10 +130,19 @@ class Trainer:
         """The precision of the forward and backward pass."""
         return choose(self._precision, self.device)
 
+    @cached_property
+    def winograd(self) -> bool:
+        """Whether 3×3 convolutions are computed by Winograd's algorithm, where they can be."""
+        return winograd.available(self._wants_winograd, self.device, self.dtype)
+
     def describe(self) -> dict[str, Any]:
         """Return how it computes, as the device and the network have decided it."""
-        precision = str(self.dtype).removeprefix("torch.")
-        return {"precision": precision, "channels_last": bool(self.channels_last), "compile": self._compile}
+        return {
+            "precision": str(self.dtype).removeprefix("torch."),
+            "channels_last": bool(self.channels_last),
+            "compile": self._compile,
+            "winograd": self.winograd,
+        }
 
     @property
     def is_main(self) -> bool:
@@ -164,6 +179,10 @@ class Trainer:
         if self.dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
+
+    def convolutions(self) -> AbstractContextManager[Any]:
+        """Return the context that decides how convolutions are computed in training."""
+        return winograd.Winograd() if self.winograd else nullcontext()
 
     def to_device(self, batch: Any) -> Any:
         """Move a batch to the device, images into the layout that is trained in."""
@@ -261,7 +280,7 @@ class Trainer:
 
     def _gradients_(self, run: Any, objective: Callable[[Any, Any, Any], Tensor], inputs: Any, targets: Any) -> Tensor:
         """Compute the loss of a batch and its gradients."""
-        with self.autocast():
+        with self.autocast(), self.convolutions():
             loss = objective(run, inputs, targets)
         try:
             self.accelerator.backward(loss)
