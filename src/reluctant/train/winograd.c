@@ -24,47 +24,67 @@ INLINE vector load(const float *from) { return *(const anywhere *)from; }
 INLINE void store(float *to, vector x) { *(anywhere *)to = x; }
 INLINE long smaller(long a, long b) { return a < b ? a : b; }
 
-/* The five transforms along one dimension; `s` and `t` are the strides of what is read and written. */
+/* The five transforms along one dimension. */
 
-INLINE void of_inputs(const vector *d, int s, vector *o, int t) { /* 6 -> 6 */
-    vector a = d[4 * s] - 4.0f * d[2 * s], b = d[3 * s] - 4.0f * d[s];
-    vector c = d[4 * s] - d[2 * s], e = 2.0f * (d[3 * s] - d[s]);
-    o[0] = 4.0f * d[0] - 5.0f * d[2 * s] + d[4 * s];
-    o[t] = a + b, o[2 * t] = a - b, o[3 * t] = c + e, o[4 * t] = c - e;
-    o[5 * t] = 4.0f * d[s] - 5.0f * d[3 * s] + d[5 * s];
+INLINE void of_inputs(const vector d[6], vector o[6]) {
+    vector a = d[4] - 4.0f * d[2], b = d[3] - 4.0f * d[1], c = d[4] - d[2], e = 2.0f * (d[3] - d[1]);
+    o[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];
+    o[1] = a + b, o[2] = a - b, o[3] = c + e, o[4] = c - e;
+    o[5] = 4.0f * d[1] - 5.0f * d[3] + d[5];
 }
 
-INLINE void of_filters(const vector *g, int s, vector *o, int t) { /* 3 -> 6 */
-    vector a = (g[0] + g[2 * s]) * (-1.0f / 6), b = g[s] * (-1.0f / 6);
-    vector c = g[0] * (1.0f / 24) + g[2 * s] * (1.0f / 6), e = g[s] * (1.0f / 12);
+INLINE void of_filters(const vector g[3], vector o[6]) {
+    vector a = (g[0] + g[2]) * (-1.0f / 6), b = g[1] * (-1.0f / 6);
+    vector c = g[0] * (1.0f / 24) + g[2] * (1.0f / 6), e = g[1] * (1.0f / 12);
     o[0] = g[0] * 0.25f;
-    o[t] = a + b, o[2 * t] = a - b, o[3 * t] = c + e, o[4 * t] = c - e;
-    o[5 * t] = g[2 * s];
+    o[1] = a + b, o[2] = a - b, o[3] = c + e, o[4] = c - e;
+    o[5] = g[2];
 }
 
-INLINE void to_outputs(const vector *m, int s, vector *o, int t) { /* 6 -> 4 */
-    vector a = m[s] + m[2 * s], b = m[s] - m[2 * s], c = m[3 * s] + m[4 * s], e = m[3 * s] - m[4 * s];
+INLINE void to_outputs(const vector m[6], vector o[4]) {
+    vector a = m[1] + m[2], b = m[1] - m[2], c = m[3] + m[4], e = m[3] - m[4];
     o[0] = m[0] + a + c;
-    o[t] = b + 2.0f * e;
-    o[2 * t] = a + 4.0f * c;
-    o[3 * t] = b + 8.0f * e + m[5 * s];
+    o[1] = b + 2.0f * e;
+    o[2] = a + 4.0f * c;
+    o[3] = b + 8.0f * e + m[5];
 }
 
-INLINE void of_gradients(const vector *y, int s, vector *o, int t) { /* 4 -> 6, to_outputs transposed */
-    vector a = y[0] + y[2 * s], b = y[s] + y[3 * s];
-    vector c = y[0] + 4.0f * y[2 * s], e = 2.0f * y[s] + 8.0f * y[3 * s];
+INLINE void of_gradients(const vector y[4], vector o[6]) { /* to_outputs, transposed */
+    vector a = y[0] + y[2], b = y[1] + y[3], c = y[0] + 4.0f * y[2], e = 2.0f * y[1] + 8.0f * y[3];
     o[0] = y[0];
-    o[t] = a + b, o[2 * t] = a - b, o[3 * t] = c + e, o[4 * t] = c - e;
-    o[5 * t] = y[3 * s];
+    o[1] = a + b, o[2] = a - b, o[3] = c + e, o[4] = c - e;
+    o[5] = y[3];
 }
 
-INLINE void to_filters(const vector *u, int s, vector *o, int t) { /* 6 -> 3, of_filters transposed */
-    vector a = (u[s] + u[2 * s]) * (-1.0f / 6), b = (u[s] - u[2 * s]) * (-1.0f / 6);
-    vector c = u[3 * s] + u[4 * s], e = u[3 * s] - u[4 * s];
+INLINE void to_filters(const vector u[6], vector o[3]) { /* of_filters, transposed */
+    vector a = (u[1] + u[2]) * (-1.0f / 6), b = (u[1] - u[2]) * (-1.0f / 6), c = u[3] + u[4], e = u[3] - u[4];
     o[0] = u[0] * 0.25f + a + c * (1.0f / 24);
-    o[t] = b + e * (1.0f / 12);
-    o[2 * t] = a + c * (1.0f / 6) + u[5 * s];
+    o[1] = b + e * (1.0f / 12);
+    o[2] = a + c * (1.0f / 6) + u[5];
 }
+
+/* The same along two: first down the columns of what is read, then along the rows. Of 8 channels at once; numbers are `row`
+ * and `column` apart where they come from, and `to_row` and `to_column` where they go. */
+#define TRANSFORM(name, one, from_size, to_size)                                                                           \
+    INLINE void name(const float *from, long row, long column, float *to, long to_row, long to_column) {                   \
+        vector half[to_size][from_size];                                                                                   \
+        for (int s = 0; s < from_size; s++) {                                                                              \
+            vector in[from_size], out[to_size];                                                                            \
+            for (int r = 0; r < from_size; r++) in[r] = load(from + r * row + s * column);                                 \
+            one(in, out);                                                                                                  \
+            for (int r = 0; r < to_size; r++) half[r][s] = out[r];                                                         \
+        }                                                                                                                  \
+        for (int r = 0; r < to_size; r++) {                                                                                \
+            vector out[to_size];                                                                                           \
+            one(half[r], out);                                                                                             \
+            for (int s = 0; s < to_size; s++) store(to + r * to_row + s * to_column, out[s]);                              \
+        }                                                                                                                  \
+    }
+TRANSFORM(inputs_to_points, of_inputs, 6, 6)
+TRANSFORM(filters_to_points, of_filters, 3, 6)
+TRANSFORM(points_to_outputs, to_outputs, 6, 4)
+TRANSFORM(gradients_to_points, of_gradients, 4, 6)
+TRANSFORM(points_to_filters, to_filters, 6, 3)
 
 /* Where tiles are in a batch of images. */
 
@@ -82,50 +102,44 @@ INLINE tile find(const batch *it, long number) {
     return (tile){number / of_image, rest / it->across * 4, rest % it->across * 4};
 }
 
-INLINE long offset(const batch *it, tile at, long channels) {
-    return ((at.image * it->height + at.top) * it->width + at.left) * channels;
-}
+/* size x size pixels of an image, 8 channels of each; at its borders a copy that is 0 beyond it. */
+typedef struct { const float *at; long row, column; } pixels;
 
-/* Reads size x size pixels of 8 channels; those beyond the image are 0. */
-INLINE void read(const float *from, const batch *it, tile at, long channels, int size, vector *pixels) {
+INLINE pixels look(const float *image, const batch *it, tile where, long channels, int size, float *copy) {
     long row = it->width * channels;
-    from += offset(it, at, channels);
-    if (at.top >= 0 && at.left >= 0 && at.top + size <= it->height && at.left + size <= it->width) {
-        for (int r = 0; r < size; r++)
-            for (int s = 0; s < size; s++) pixels[r * size + s] = load(from + r * row + s * channels);
-    } else {
-        memset(pixels, 0, size * size * sizeof(vector));
-        for (int r = at.top < 0; r < smaller(size, it->height - at.top); r++)
-            for (int s = at.left < 0; s < smaller(size, it->width - at.left); s++)
-                pixels[r * size + s] = load(from + r * row + s * channels);
-    }
+    const float *from = image + (where.image * it->height + where.top) * row + where.left * channels;
+    if (where.top >= 0 && where.left >= 0 && where.top + size <= it->height && where.left + size <= it->width)
+        return (pixels){from, row, channels};
+    memset(copy, 0, size * size * LANES * sizeof(float));
+    for (int r = where.top < 0; r < smaller(size, it->height - where.top); r++)
+        for (int s = where.left < 0; s < smaller(size, it->width - where.left); s++)
+            store(copy + (r * size + s) * LANES, load(from + r * row + s * channels));
+    return (pixels){copy, size * LANES, LANES};
 }
 
-/* The points of a tile's inputs, 8 channels. */
-INLINE void transform_inputs(const float *x, const batch *it, tile at, long channels, vector *points) {
-    vector pixels[36], half[36];
-    at.top--, at.left--;
-    read(x, it, at, channels, 6, pixels);
-    for (int s = 0; s < 6; s++) of_inputs(pixels + s, 6, half + s, 6);
-    for (int r = 0; r < 6; r++) of_inputs(half + 6 * r, 1, points + 6 * r, 1);
+/* The points of a tile's 6x6 inputs, `apart` from each other. */
+INLINE void transform_inputs(const float *x, const batch *it, tile where, long channels, float *points, long apart) {
+    float copy[36 * LANES];
+    where.top--, where.left--;
+    pixels in = look(x, it, where, channels, 6, copy);
+    inputs_to_points(in.at, in.row, in.column, points, 6 * apart, apart);
 }
 
-INLINE void transform_gradients(const float *dy, const batch *it, tile at, long channels, vector *points) {
-    vector pixels[16], half[24];
-    read(dy, it, at, channels, 4, pixels);
-    for (int s = 0; s < 4; s++) of_gradients(pixels + s, 4, half + s, 4);
-    for (int r = 0; r < 6; r++) of_gradients(half + 4 * r, 1, points + 6 * r, 1);
+INLINE void transform_gradients(const float *dy, const batch *it, tile where, long channels, float *points, long apart) {
+    float copy[16 * LANES];
+    pixels in = look(dy, it, where, channels, 4, copy);
+    gradients_to_points(in.at, in.row, in.column, points, 6 * apart, apart);
 }
 
-INLINE void write_outputs(const vector *points, vector bias, float *y, const batch *it, tile at, long channels) {
-    vector half[24], pixels[16];
-    for (int s = 0; s < 6; s++) to_outputs(points + s, 6, half + s, 6);
-    for (int r = 0; r < 4; r++) to_outputs(half + 6 * r, 1, pixels + 4 * r, 1);
-    y += offset(it, at, channels);
-    long down = smaller(4, it->height - at.top), across = smaller(4, it->width - at.left);
-    for (int r = 0; r < 4 && r < down; r++)
-        for (int s = 0; s < 4 && s < across; s++)
-            store(y + (r * it->width + s) * channels, pixels[4 * r + s] + bias);
+INLINE void write_outputs(const float *points, long apart, const float *bias, float *y, const batch *it, tile where, long channels) {
+    float out[16 * LANES];
+    vector add = bias ? load(bias) : (vector){0};
+    points_to_outputs(points, 6 * apart, apart, out, 4 * LANES, LANES);
+    y += ((where.image * it->height + where.top) * it->width + where.left) * channels;
+    long down = smaller(4, it->height - where.top), across = smaller(4, it->width - where.left);
+    for (int r = 0; r < down; r++)
+        for (int s = 0; s < across; s++)
+            store(y + (r * it->width + s) * channels, load(out + (4 * r + s) * LANES) + add);
 }
 
 /* Tiles that are worked on at once: more of them where filters are large and have to come from memory each time. */
@@ -170,11 +184,10 @@ void reluctant_filters(const float *w, float *u, long channels, long filters, in
     for (long p = 0; p < panels; p++)
         for (long c = 0; c < channels; c++)
             for (int h = 0; h < PANEL; h += LANES) {
-                vector taps[9], half[18], points[POINTS];
-                for (int f = 0; f < 9; f++) taps[turned ? 8 - f : f] = load(w + (c * 9 + f) * filters + p * PANEL + h);
-                for (int s = 0; s < 3; s++) of_filters(taps + s, 3, half + s, 3);
-                for (int r = 0; r < 6; r++) of_filters(half + 3 * r, 1, points + 6 * r, 1);
-                for (int q = 0; q < POINTS; q++) store(u + ((q * panels + p) * channels + c) * PANEL + h, points[q]);
+                const float *from = w + c * 9 * filters + p * PANEL + h;
+                float *to = u + (p * channels + c) * PANEL + h;
+                long tap = turned ? -filters : filters, point = panels * channels * PANEL;
+                filters_to_points(turned ? from + 8 * filters : from, 3 * tap, tap, to, 6 * point, point);
             }
 }
 
@@ -190,22 +203,17 @@ int reluctant_convolve(const float *x, const float *u, const float *bias, float 
     for (long first = 0; first < it.tiles; first += block) {
         float *inputs = memory + omp_get_thread_num() * each, *outputs = inputs + POINTS * in;
         long count = smaller(block, it.tiles - first);
-        vector points[POINTS];
         for (long t = 0; t < count; t++)
-            for (long c = 0; c < channels; c += LANES) {
-                transform_inputs(x + c, &it, find(&it, first + t), channels, points);
-                for (int q = 0; q < POINTS; q++) store(inputs + q * in + t * channels + c, points[q]);
-            }
+            for (long c = 0; c < channels; c += LANES)
+                transform_inputs(x + c, &it, find(&it, first + t), channels, inputs + t * channels + c, in);
         for (int q = 0; q < POINTS; q++) /* the last rows of the last block may be left over from another: nobody reads them */
             for (long p = 0; p < panels; p++)
                 for (long t = 0; t < count; t += ROWS)
                     multiply(inputs + q * in + t * channels, u + (q * panels + p) * channels * PANEL, channels,
                              outputs + q * out + t * filters + p * PANEL, filters);
         for (long t = 0; t < count; t++)
-            for (long k = 0; k < filters; k += LANES) {
-                for (int q = 0; q < POINTS; q++) points[q] = load(outputs + q * out + t * filters + k);
-                write_outputs(points, bias ? load(bias + k) : (vector){0}, y + k, &it, find(&it, first + t), filters);
-            }
+            for (long k = 0; k < filters; k += LANES)
+                write_outputs(outputs + t * filters + k, out, bias ? bias + k : 0, y + k, &it, find(&it, first + t), filters);
     }
     free(memory);
     return 1;
@@ -222,21 +230,15 @@ int reluctant_filter_gradient(const float *x, const float *dy, float *dw, long i
     float *gradients = inputs + POINTS * in, *sums = gradients + POINTS * out;
     #pragma omp parallel num_threads(threads)
     {
-        vector points[POINTS];
         for (long first = 0; first < it.tiles; first += block) {
             long count = smaller(block, it.tiles - first);
             #pragma omp for
             for (long t = 0; t < count; t++) {
-                tile at = find(&it, first + t);
-                for (long c = 0; c < channels; c += LANES) {
-                    transform_inputs(x + c, &it, at, channels, points);
-                    float *to = inputs + (c / PANEL * block + t) * PANEL + c % PANEL;
-                    for (int q = 0; q < POINTS; q++) store(to + q * in, points[q]);
-                }
-                for (long k = 0; k < filters; k += LANES) {
-                    transform_gradients(dy + k, &it, at, filters, points);
-                    for (int q = 0; q < POINTS; q++) store(gradients + q * out + t * filters + k, points[q]);
-                }
+                tile where = find(&it, first + t);
+                for (long c = 0; c < channels; c += LANES)
+                    transform_inputs(x + c, &it, where, channels, inputs + (c / PANEL * block + t) * PANEL + c % PANEL, in);
+                for (long k = 0; k < filters; k += LANES)
+                    transform_gradients(dy + k, &it, where, filters, gradients + t * filters + k, out);
             }
             #pragma omp for
             for (int q = 0; q < POINTS; q++)
@@ -248,11 +250,8 @@ int reluctant_filter_gradient(const float *x, const float *dy, float *dw, long i
         #pragma omp for
         for (long k = 0; k < filters; k++)
             for (long c = 0; c < channels; c += LANES) {
-                vector half[18], taps[9];
-                for (int q = 0; q < POINTS; q++) points[q] = load(sums + (q * filters + k) * channels + c);
-                for (int s = 0; s < 6; s++) to_filters(points + s, 6, half + s, 6);
-                for (int r = 0; r < 3; r++) to_filters(half + 6 * r, 1, taps + 3 * r, 1);
-                for (int f = 0; f < 9; f++) store(dw + (k * 9 + f) * channels + c, taps[f]);
+                long point = filters * channels;
+                points_to_filters(sums + k * channels + c, 6 * point, point, dw + k * 9 * channels + c, 3 * channels, channels);
             }
     }
     free(inputs);
