@@ -17,7 +17,7 @@ from reluctant._job import Batches, Job
 from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget
 from reluctant.data.batches import unpack
-from reluctant.errors import DataError, OptionError
+from reluctant.errors import DataError, OptionError, RunBusyError
 from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
@@ -209,6 +209,8 @@ def run_job(job: Job, relus: int, run: SharedRun | None) -> Result:
     began = time.perf_counter()
     job.trainer.settle(job.model, job.example)
     with run.lock() if run else nullcontext():
+        if run is not None and run.run.finished:
+            raise RunBusyError(f"another process has just finished the run in {run.folder}; there is nothing left to do")
         base = {"base": job.score(job.model, job.batches.val)}
         found = _searched(job, relus, run)
         tuned = job.finetune(found, run)

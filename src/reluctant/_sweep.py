@@ -1,7 +1,12 @@
-"""Many budgets from one search: as the count passes a budget on its way down, its mask and weights are a by-product."""
+"""Many budgets from one search: as the count passes a budget on its way down, its mask and weights are a by-product.
+
+Several processes may work at one sweep: each takes on what nobody else is at work on. While one searches, others finetune
+what the search has passed.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +15,12 @@ from reluctant._job import Job
 from reluctant._linearize import begin, keep, run_job
 from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget
-from reluctant.errors import RunError
+from reluctant.errors import RunBusyError, RunError
 from reluctant.methods.found import Found
 from reluctant.runs import Run
+
+PAUSE = 5.0
+"""Seconds between two looks at whether another process has come to an end."""
 
 
 def sweep(
@@ -26,6 +34,8 @@ def sweep(
     on_run: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Linearize one network for several budgets, from high to low, each into `folder/METHOD-BUDGET`.
+
+    Called by several processes for one folder, they share the work, and each returns when all of it is done.
 
     Args:
         job: what the linearizations have in common.
@@ -54,15 +64,17 @@ def sweep(
         budget: begin(job, budget, folder / f"{job.method}-{budget}", spec, force=force, keep_finished=True)
         for budget in relus
     }
-    todo = [budget for budget, run in runs.items() if not run.run.finished]
-    if not each and any(not (runs[budget].folder / "searched.safetensors").exists() for budget in todo):
-        told(f"{job.method}-search")
-        _search_for(job, todo, runs, search_folder, spec, force=force)
-    results = []
-    for budget, run in runs.items():
-        told(run.folder.name)
-        results.append(run.run.result if run.run.finished else run_job(job, budget, run).as_dict())
-    return results
+    found = {} if each else runs
+    while any(not run.run.finished for run in runs.values()):
+        taken = _search_for(job, relus, found, search_folder, spec, told, force=force)
+        force = False  # what was there is gone by now
+        for budget, run in runs.items():
+            if each or _is_found(run) or (search_folder / "result.json").exists():
+                taken |= _finish(job, budget, run, told)
+        if not taken:
+            told("waiting for another process")
+            time.sleep(PAUSE)
+    return [run.run.result for run in runs.values()]
 
 
 def _check_budgets(folder: Path, search_folder: Path, budgets: list[int]) -> None:
@@ -80,16 +92,59 @@ def _check_budgets(folder: Path, search_folder: Path, budgets: list[int]) -> Non
 
 
 def _search_for(
-    job: Job, budgets: list[int], runs: Mapping[int, SharedRun], folder: Path, spec: Mapping[str, Any], *, force: bool
-) -> None:
-    """Search down to the lowest budget, and put what is found on the way into the folders of the others."""
+    job: Job,
+    budgets: list[int],
+    runs: Mapping[int, SharedRun],
+    folder: Path,
+    spec: Mapping[str, Any],
+    told: Callable[[str], None],
+    *,
+    force: bool,
+) -> bool:
+    """Search down to the lowest budget, and put what is found on the way into the folders of the others.
+
+    Returns:
+        Whether this process has searched; there may be nothing left to find, or another process may be at it.
+    """
+    if all(run.run.finished or _is_found(run) for run in runs.values()):
+        return False
     search = begin(job, budgets[-1], folder, {**spec, "budgets": budgets}, kind="search", force=force, keep_finished=True)
     if search.run.finished:
-        return
+        return False
 
     def on_pass(budget: int, found: Found) -> None:
-        keep(found, runs[budget])
+        if not _is_found(runs[budget]):  # else another process may be at work on it
+            keep(found, runs[budget])
 
-    with search.lock():
-        keep(job.search(budgets[-1], search, passing=budgets[:-1], on_pass=on_pass), runs[budgets[-1]])
-        search.finish({"budgets": budgets})
+    try:
+        with search.lock():
+            if not search.run.finished:  # by another process, a moment ago
+                told(folder.name)
+                on_pass(budgets[-1], job.search(budgets[-1], search, passing=budgets[:-1], on_pass=on_pass))
+                search.finish({"budgets": budgets})
+    except RunBusyError as error:
+        return _left_to_another(job, error)
+    return True
+
+
+def _finish(job: Job, budget: int, run: SharedRun, told: Callable[[str], None]) -> bool:
+    """Take a run to its end; return whether this process did."""
+    if run.run.finished:
+        return False
+    told(run.folder.name)
+    try:
+        run_job(job, budget, run)
+    except RunBusyError as error:
+        return _left_to_another(job, error)
+    return True
+
+
+def _left_to_another(job: Job, error: RunBusyError) -> bool:
+    """Return that nothing was done; under torchrun raise, since the other processes would go on and not know."""
+    if job.trainer.accelerator.num_processes > 1:
+        raise error
+    return False
+
+
+def _is_found(run: SharedRun) -> bool:
+    return (run.folder / "searched.safetensors").exists()

@@ -12,6 +12,7 @@
     ├── WeightsError       a weight file that cannot be read or does not fit
     ├── TrainingError      training that cannot go on
     ├── RunError           a run folder that cannot be read, written or continued
+    │   └── RunBusyError   another process is at work in it
     ├── PlanError          a network that cannot become a plan for two parties, or a plan that is not believed
     ├── PeerError          the other party of a private inference is gone, refuses, or says what cannot be believed
     ├── MaterialError      offline material that is missing, spent or of another plan
@@ -73,6 +74,10 @@ class TrainingError(ReluctantError, ValueError):
 
 class RunError(ReluctantError, ValueError):
     """A run folder that cannot be read, written or continued."""
+
+
+class RunBusyError(RunError):
+    """A run folder that another process is at work in."""
 
 
 class PlanError(ReluctantError, ValueError):

@@ -34,7 +34,7 @@ from reluctant import recipes
 from reluctant._environment import environment
 from reluctant._files import replacing
 from reluctant._same import check_same
-from reluctant.errors import RunError, first_line
+from reluctant.errors import RunBusyError, RunError, first_line
 from reluctant.mask import Mask
 from reluctant.recipes import Recipe
 
@@ -161,7 +161,9 @@ class Run:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise RunError(f"another process is at work in {self.folder}; wait for it, or pass another folder") from None
+            raise RunBusyError(
+                f"another process is at work in {self.folder}; wait for it, or pass another folder"
+            ) from None
         return file
 
     def load(self, phase: str) -> dict[str, Any] | None:

@@ -95,6 +95,21 @@ def test_sweep_with_one_search_and_with_variations(base, tmp_path):
     assert all(row["count"] == 300 for row in rows)
 
 
+def test_two_processes_share_a_sweep(base, tmp_path):
+    command = ["sweep", base, "--budgets", "1000,300,50", *SETTINGS, "--json"]
+    alone = json.loads(reluctant(*command, "-o", tmp_path / "alone").stdout)
+    together = [
+        subprocess.Popen([BIN, *map(str, command), "-o", tmp_path / "both"], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    printed = [json.loads(process.communicate(timeout=600)[0]) for process in together]
+    assert printed[0] == printed[1]
+    for one, both in zip(alone, printed[0], strict=True):
+        assert {**both, "run": 0, "seconds": 0} == {**one, "run": 0, "seconds": 0}
+        rows = [json.loads(row) for row in (Path(both["run"]) / "metrics.jsonl").read_text().splitlines()]
+        assert [row["epoch"] for row in rows if row["phase"] == "finetune"] == [0], "nothing is done twice"
+
+
 def test_finetune_what_a_search_has_found_again(base, tmp_path):
     longer = ["--set", "finetune.epochs=2"]
     reluctant("sweep", base, "--budgets", "300,50", *SETTINGS, "-o", tmp_path / "short")
