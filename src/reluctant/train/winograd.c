@@ -131,7 +131,8 @@ INLINE void transform_gradients(const float *dy, const batch *it, tile where, lo
     gradients_to_points(in.at, in.row, in.column, points, 6 * apart, apart);
 }
 
-INLINE void write_outputs(const float *points, long apart, const float *bias, float *y, const batch *it, tile where, long channels) {
+INLINE void write_outputs(const float *points, long apart, const float *bias, float *y, const batch *it, tile where,
+                          long channels) {
     float out[16 * LANES];
     vector add = bias ? load(bias) : (vector){0};
     points_to_outputs(points, 6 * apart, apart, out, 4 * LANES, LANES);
@@ -142,10 +143,12 @@ INLINE void write_outputs(const float *points, long apart, const float *bias, fl
             store(y + (r * it->width + s) * channels, load(out + (4 * r + s) * LANES) + add);
 }
 
-/* Tiles that are worked on at once: more of them where filters are large and have to come from memory each time. */
-static long tiles_of_block(long channels, long filters) {
-    long tiles = smaller(channels, filters) / 4;
-    return ((tiles < 24 ? 24 : tiles) + ROWS - 1) / ROWS * ROWS;
+/* Tiles that are worked on at once: more of them where filters are large and have to come from memory each time, and no
+ * more than there are for each thread. */
+static long tiles_of_block(long channels, long filters, long tiles, int threads) {
+    long block = smaller(channels, filters) / 4;
+    block = smaller(block < 24 ? 24 : block, (tiles + threads - 1) / threads);
+    return (block + ROWS - 1) / ROWS * ROWS;
 }
 
 /* out[6][16] = rows[6][depth] * panel[depth][16] */
@@ -162,7 +165,8 @@ INLINE void multiply(const float *rows, const float *panel, long depth, float *o
 }
 
 /* out[4][16] (+)= columns[depth][4 of stride] transposed * panel[depth][16] */
-INLINE void accumulate(const float *columns, long stride, const float *panel, long depth, float *out, long next, int begin) {
+INLINE void accumulate(const float *columns, long stride, const float *panel, long depth, float *out, long next,
+                       int begin) {
     vector sum[4][2];
     for (int r = 0; r < 4; r++)
         for (int h = 0; h < 2; h++) sum[r][h] = begin ? (vector){0} : load(out + r * next + h * LANES);
@@ -195,7 +199,7 @@ void reluctant_filters(const float *w, float *u, long channels, long filters, in
 int reluctant_convolve(const float *x, const float *u, const float *bias, float *y, long images, long height, long width,
                        long channels, long filters, int threads) {
     batch it = cut(images, height, width);
-    long block = tiles_of_block(channels, filters), panels = filters / PANEL;
+    long block = tiles_of_block(channels, filters, it.tiles, threads), panels = filters / PANEL;
     long in = block * channels + PADDING, out = block * filters + PADDING, each = POINTS * (in + out);
     float *memory = aligned_alloc(64, threads * each * sizeof(float));
     if (!memory) return 0;
@@ -206,14 +210,15 @@ int reluctant_convolve(const float *x, const float *u, const float *bias, float 
         for (long t = 0; t < count; t++)
             for (long c = 0; c < channels; c += LANES)
                 transform_inputs(x + c, &it, find(&it, first + t), channels, inputs + t * channels + c, in);
-        for (int q = 0; q < POINTS; q++) /* the last rows of the last block may be left over from another: nobody reads them */
+        for (int q = 0; q < POINTS; q++) /* the last rows of the last block may be of another: nobody reads them */
             for (long p = 0; p < panels; p++)
                 for (long t = 0; t < count; t += ROWS)
                     multiply(inputs + q * in + t * channels, u + (q * panels + p) * channels * PANEL, channels,
                              outputs + q * out + t * filters + p * PANEL, filters);
         for (long t = 0; t < count; t++)
             for (long k = 0; k < filters; k += LANES)
-                write_outputs(outputs + t * filters + k, out, bias ? bias + k : 0, y + k, &it, find(&it, first + t), filters);
+                write_outputs(outputs + t * filters + k, out, bias ? bias + k : 0, y + k, &it, find(&it, first + t),
+                              filters);
     }
     free(memory);
     return 1;
@@ -223,7 +228,7 @@ int reluctant_convolve(const float *x, const float *u, const float *bias, float 
 int reluctant_filter_gradient(const float *x, const float *dy, float *dw, long images, long height, long width,
                               long channels, long filters, int threads) {
     batch it = cut(images, height, width);
-    long block = 2 * tiles_of_block(channels, filters);
+    long block = tiles_of_block(2 * channels, 2 * filters, it.tiles, 1);
     long in = block * channels + PADDING, out = block * filters + PADDING;
     float *inputs = aligned_alloc(64, POINTS * (in + out + channels * filters) * sizeof(float));
     if (!inputs) return 0;
@@ -251,7 +256,8 @@ int reluctant_filter_gradient(const float *x, const float *dy, float *dw, long i
         for (long k = 0; k < filters; k++)
             for (long c = 0; c < channels; c += LANES) {
                 long point = filters * channels;
-                points_to_filters(sums + k * channels + c, 6 * point, point, dw + k * 9 * channels + c, 3 * channels, channels);
+                points_to_filters(sums + k * channels + c, 6 * point, point,
+                                  dw + k * 9 * channels + c, 3 * channels, channels);
             }
     }
     free(inputs);
