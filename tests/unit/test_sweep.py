@@ -1,6 +1,7 @@
 """Several processes at one sweep: what one is at work on, the others leave to it, and take over if it dies."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,7 +35,7 @@ def pauses(monkeypatch):
         if to_happen:
             to_happen.pop(0)()
 
-    monkeypatch.setattr(_sweep.time, "sleep", pause)
+    monkeypatch.setattr(_sweep, "time", SimpleNamespace(sleep=pause))
     return taken, to_happen
 
 
@@ -85,7 +86,7 @@ def test_a_finished_run_is_not_done_again(tmp_path, monkeypatch):
     finished = iter([False, False])
     look = Run.finished.fget
     monkeypatch.setattr(Run, "finished", property(lambda run: next(finished, None) is not False and look(run)))
-    monkeypatch.setattr(_sweep.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(_sweep, "time", SimpleNamespace(sleep=lambda seconds: None))
     assert sweep(tmp_path) == whole
 
 
