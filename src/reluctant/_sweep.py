@@ -64,9 +64,8 @@ def sweep(
         budget: begin(job, budget, folder / f"{job.method}-{budget}", spec, force=force, keep_finished=True)
         for budget in relus
     }
-    found = {} if each else runs
     while any(not run.run.finished for run in runs.values()):
-        taken = _search_for(job, relus, found, search_folder, spec, told, force=force)
+        taken = not each and _search_for(job, relus, runs, search_folder, spec, told, force=force)
         force = False  # what was there is gone by now
         for budget, run in runs.items():
             if each or _is_found(run) or (search_folder / "result.json").exists():
@@ -118,7 +117,7 @@ def _search_for(
 
     try:
         with search.lock():
-            if not search.run.finished:  # by another process, a moment ago
+            if not search.run.finished:  # another process may have finished it a moment ago
                 told(folder.name)
                 on_pass(budgets[-1], job.search(budgets[-1], search, passing=budgets[:-1], on_pass=on_pass))
                 search.finish({"budgets": budgets})
