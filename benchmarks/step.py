@@ -11,7 +11,9 @@ reference                  relu(x)·c + (1−c)·x written out, L1 sums in the l
 reference_same_precision   the same in the product's precision and layout
 ours, ours_with_teacher    the search step of Reluctant
 torchs_convolutions        the search step with teacher, but with torch's convolutions instead of Winograd's
+torchs_slopes              the search step with teacher, but slopes computed by torch instead of in one pass
 finetune                   a finetuning step of a masked network, without teacher
+torchs_masks               the same, but masks applied by torch instead of in one pass
 inference, masked_inference   a forward pass of the plain and of the masked network
 """
 
@@ -28,12 +30,13 @@ from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reluctant import attach, models
+from reluctant import _ops, attach, models
 from reluctant._binarize import binarize
 from reluctant.data import Loader
 from reluctant.methods import snl
@@ -99,8 +102,14 @@ class Bench:
     def torchs_convolutions(self) -> Step:
         return self._product(attach(self.network, self.images[:2]), teacher=True, trainer=self._trainer(winograd=False))
 
+    def torchs_slopes(self) -> Step:
+        return self._by_torch(self.ours_with_teacher())
+
     def finetune(self) -> Step:
         return self._product(self._masked(), teacher=False)
+
+    def torchs_masks(self) -> Step:
+        return self._by_torch(self.finetune())
 
     def inference(self) -> Step:
         return self._forward(self._copy())
@@ -180,6 +189,15 @@ class Bench:
 
         return step
 
+    def _by_torch(self, step: Step) -> Step:
+        """Run a step without the library of the element-wise operations."""
+
+        def run() -> None:
+            with mock.patch.object(_ops, "_library", return_value=None):
+                step()
+
+        return run
+
     def _forward(self, model: nn.Module) -> Step:
         trainer = self._trainer()
         trainer.place_(model).eval()
@@ -194,7 +212,7 @@ class Bench:
 
 TIMED = [
     "plain", "plain_float32", "reference", "reference_same_precision", "ours", "ours_with_teacher",
-    "torchs_convolutions", "finetune",
+    "torchs_convolutions", "torchs_slopes", "finetune", "torchs_masks",
     "inference", "masked_inference", "loader",
 ]  # fmt: skip
 
@@ -264,6 +282,7 @@ RATIOS = [
     ("ours", "plain"), ("ours_with_teacher", "plain"), ("ours_with_teacher", "reference"),
     ("ours_with_teacher", "reference_same_precision"), ("finetune", "plain"), ("masked_inference", "inference"),
     ("plain", "plain_float32"), ("ours_with_teacher", "torchs_convolutions"),
+    ("ours_with_teacher", "torchs_slopes"), ("finetune", "torchs_masks"),
 ]  # fmt: skip
 
 

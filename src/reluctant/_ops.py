@@ -4,17 +4,25 @@ Autograd would keep the intermediates of every step of the formula. These keep t
 else, and they give back the input's dtype: slopes stay float32 while features may be bfloat16.
 
 Everything is computed on rows: an example is one row, in the order in which memory has its elements, and slopes are one row
-that is broadcast. On CPUs torch runs that at the speed of memory, whichever layout the images have. The operations are
-chosen by measurement: `torch.where`, `clamp(max=…)`, `lerp`, `maximum` and 4-d broadcasting or summing in channels_last
-each took 3 to 30 times as long there.
+that is broadcast. On CPUs with AVX2 `_ops.c` does it in one pass over float32 features. Elsewhere torch does, at the speed
+of memory, whichever layout the images have; its operations are chosen by measurement: `torch.where`, `clamp(max=…)`,
+`lerp`, `maximum` and 4-d broadcasting or summing in channels_last each took 3 to 30 times as long there.
 """
 
 from __future__ import annotations
 
+import logging
+from ctypes import CDLL, c_int, c_long, c_void_p
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from reluctant._native import NotCompiledError, compiled
+
+log = logging.getLogger(__name__)
 
 
 def sloped_relu(x: Tensor, slope: Tensor) -> Tensor:
@@ -39,6 +47,8 @@ class _Sloped(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, slope: Tensor) -> Tensor:
         rows = _Rows(x)
+        if rows.in_one_pass:
+            return rows.forward("sloped", x, rows.row(slope))
         below = torch.minimum(rows.of(x), x.new_zeros(()))
         return rows.back(torch.addcmul(rows.of(x), below, rows.row(slope), value=-1, out=below))
 
@@ -50,6 +60,8 @@ class _Sloped(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, slope = ctx.saved_tensors
         rows = _Rows(x)
+        if rows.in_one_pass:
+            return rows.backward("sloped", grad, x, rows.row(slope), like=slope if ctx.needs_input_grad[1] else None)
         features, g = rows.of(x), rows.of(grad)
         below = g - _relu_backward(g, features)
         to_slope = rows.summed(below * features, slope).neg_() if ctx.needs_input_grad[1] else None
@@ -61,6 +73,8 @@ class _Zeroing(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, slope: Tensor) -> Tensor:
         rows = _Rows(x)
+        if rows.in_one_pass:
+            return rows.forward("zeroing", x, rows.row(slope))
         return rows.back(rows.of(x).relu().mul_(rows.row(slope)))
 
     @staticmethod
@@ -71,6 +85,8 @@ class _Zeroing(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, slope = ctx.saved_tensors
         rows = _Rows(x)
+        if rows.in_one_pass:
+            return rows.backward("zeroing", grad, x, rows.row(slope), like=slope if ctx.needs_input_grad[1] else None)
         features = rows.of(x)
         above = _relu_backward(rows.of(grad), features)
         to_slope = rows.summed(above * features, slope) if ctx.needs_input_grad[1] else None
@@ -83,18 +99,21 @@ class _Masked(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, mask: Tensor) -> Tensor:
         rows = _Rows(x)
-        return rows.back(rows.of(x).clamp_min(_floor(rows, mask, x.dtype)))
+        floor = _floor(rows, mask, x.dtype)
+        return rows.forward("masked", x, floor) if rows.in_one_pass else rows.back(rows.of(x).clamp_min(floor))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(output, inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
         out, mask = ctx.saved_tensors
         rows = _Rows(out)
-        height = rows.of(out) - _floor(rows, mask, out.dtype)
-        return rows.back(_relu_backward(rows.of(grad), height)), None
+        floor = _floor(rows, mask, out.dtype)
+        if rows.in_one_pass:
+            return rows.backward("masked", grad, out, floor)[0], None
+        return rows.back(_relu_backward(rows.of(grad), rows.of(out) - floor)), None
 
 
 def _floor(rows: _Rows, mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -109,6 +128,7 @@ class _Rows:
         self._dtype, self._shape = x.dtype, x.shape
         last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
         self._last = last is not None and not x.is_contiguous() and x.is_contiguous(memory_format=last)
+        self.in_one_pass = _takes(x) and _library() is not None
 
     def of(self, batch: Tensor) -> Tensor:
         """Return a batch of the same shape as rows."""
@@ -119,6 +139,24 @@ class _Rows:
         full = values.expand(self._shape[1:])
         flat = (full.movedim(0, -1) if self._last else full).reshape(-1)
         return flat if values.dtype == torch.bool else flat.to(self._dtype)
+
+    def forward(self, operation: str, x: Tensor, by: Tensor) -> Tensor:
+        """Compute an operation of `_ops.c` in one pass."""
+        features, by = self.of(x).contiguous(), by.contiguous()
+        out = torch.empty_like(features)
+        getattr(_library(), f"reluctant_{operation}")(*_at(features, by, out), *out.shape, torch.get_num_threads())
+        return self.back(out)
+
+    def backward(
+        self, operation: str, grad: Tensor, x: Tensor, by: Tensor, like: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute its gradients: that of the features, and that of the slopes where they are given to be like."""
+        g, features, by = self.of(grad).contiguous(), self.of(x).contiguous(), by.contiguous()
+        to_x = torch.empty_like(features)
+        sums = None if like is None else torch.empty_like(by)
+        call = getattr(_library(), f"reluctant_{operation}_backward")
+        call(*_at(g, features, by, to_x, sums), *to_x.shape, torch.get_num_threads())
+        return self.back(to_x), None if like is None or sums is None else self.summed(sums[None], like)
 
     def back(self, rows: Tensor) -> Tensor:
         """Give rows the shape and the layout of the batch."""
@@ -138,3 +176,30 @@ class _Rows:
 def _relu_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Let the gradient through where x > 0."""
     return torch.ops.aten.threshold_backward(grad, x, 0)  # type: ignore[no-any-return]
+
+
+def _takes(x: Tensor) -> bool:
+    """Tell whether `_ops.c` can compute with it: floats in the memory of a CPU, and nobody records what is done to them."""
+    recorded = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    return type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu" and x.dtype == torch.float32 and not recorded
+
+
+@cache
+def _library() -> CDLL | None:
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        return None
+    try:
+        library = compiled(Path(__file__).with_name("_ops.c"))
+    except NotCompiledError as error:
+        log.info("torch computes what slopes and masks do: %s", error)
+        return None
+    for operation in ("sloped", "zeroing", "masked"):
+        getattr(library, f"reluctant_{operation}").argtypes = [c_void_p] * 3 + [c_long] * 2 + [c_int]
+        getattr(library, f"reluctant_{operation}").restype = None
+        getattr(library, f"reluctant_{operation}_backward").argtypes = [c_void_p] * 5 + [c_long] * 2 + [c_int]
+        getattr(library, f"reluctant_{operation}_backward").restype = None
+    return library
+
+
+def _at(*tensors: Tensor | None) -> list[int | None]:
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]

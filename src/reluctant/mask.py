@@ -263,7 +263,9 @@ class MaskedReLU(nn.Module):
                 f"site '{self.site}' was masked for features of {spell(tuple(self.mask.shape))} and got "
                 f"{spell(tuple(x.shape[1:]))}; pass inputs of the size that the mask was made for"
             )
-        return x.relu() * self.mask if self.zero_out else _ops.masked_relu(x, self.mask)
+        if self.zero_out:
+            return _ops.zeroing_relu(x, self.mask.to(x.dtype))
+        return _ops.masked_relu(x, self.mask)
 
     def extra_repr(self) -> str:
         """Show how much is kept."""

@@ -36,7 +36,7 @@ class Training(_Section):
     """Whether to use torch.compile; where that fails, a warning, and the network as it is."""
     winograd: bool | None = None
     """Whether a CPU computes 3×3 convolutions of float32 by Winograd's algorithm, which needs AVX2 and a C compiler; none:
-    where it is known to be faster."""
+    where it can be had."""
 
 
 @dataclass(frozen=True)

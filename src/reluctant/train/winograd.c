@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { LANES = 8, PANEL = 16, ROWS = 6, POINTS = 36, PADDING = 16 /* keeps the points' addresses out of one cache set */ };
+enum { AHEAD = 2, LINE = 16 /* floats of a line of cache */ };
 
 typedef float vector __attribute__((vector_size(4 * LANES)));
 typedef float anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -117,6 +118,14 @@ INLINE pixels look(const float *image, const batch *it, tile where, long channel
     return (pixels){copy, size * LANES, LANES};
 }
 
+/* Ask for the pixels of a tile that will be worked on soon: a CPU does not foresee short pieces of several rows. */
+INLINE void fetch(const float *image, const batch *it, long number, long channels, int rows) {
+    tile soon = find(it, smaller(number + AHEAD, it->tiles - 1));
+    const float *from = image + ((soon.image * it->height + soon.top) * it->width + soon.left) * channels;
+    for (int r = 0; r < rows; r++)
+        for (long s = 0; s < 4 * channels; s += LINE) __builtin_prefetch(from + r * it->width * channels + s);
+}
+
 /* The points of a tile's 6x6 inputs, `apart` from each other. */
 INLINE void transform_inputs(const float *x, const batch *it, tile where, long channels, float *points, long apart) {
     float copy[36 * LANES];
@@ -207,18 +216,22 @@ int reluctant_convolve(const float *x, const float *u, const float *bias, float 
     for (long first = 0; first < it.tiles; first += block) {
         float *inputs = memory + omp_get_thread_num() * each, *outputs = inputs + POINTS * in;
         long count = smaller(block, it.tiles - first);
-        for (long t = 0; t < count; t++)
+        for (long t = 0; t < count; t++) {
+            fetch(x, &it, first + t, channels, 5);
             for (long c = 0; c < channels; c += LANES)
                 transform_inputs(x + c, &it, find(&it, first + t), channels, inputs + t * channels + c, in);
+        }
         for (int q = 0; q < POINTS; q++) /* the last rows of the last block may be of another: nobody reads them */
             for (long p = 0; p < panels; p++)
                 for (long t = 0; t < count; t += ROWS)
                     multiply(inputs + q * in + t * channels, u + (q * panels + p) * channels * PANEL, channels,
                              outputs + q * out + t * filters + p * PANEL, filters);
-        for (long t = 0; t < count; t++)
+        for (long t = 0; t < count; t++) {
+            fetch(y, &it, first + t, filters, 4);
             for (long k = 0; k < filters; k += LANES)
                 write_outputs(outputs + t * filters + k, out, bias ? bias + k : 0, y + k, &it, find(&it, first + t),
                               filters);
+        }
     }
     free(memory);
     return 1;
@@ -240,6 +253,8 @@ int reluctant_filter_gradient(const float *x, const float *dy, float *dw, long i
             #pragma omp for
             for (long t = 0; t < count; t++) {
                 tile where = find(&it, first + t);
+                fetch(x, &it, first + t, channels, 5);
+                fetch(dy, &it, first + t, filters, 4);
                 for (long c = 0; c < channels; c += LANES)
                     transform_inputs(x + c, &it, where, channels, inputs + (c / PANEL * block + t) * PANEL + c % PANEL, in);
                 for (long k = 0; k < filters; k += LANES)

@@ -17,16 +17,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+from reluctant._native import NotCompiledError, compiled
 from reluctant.errors import OptionError
-from reluctant.train.native import NotCompiledError, compiled
 
 _POINTS, _MULTIPLE, _FEWEST_TILES = 36, 16, 32
 
 
 def available(wanted: bool | None, device: torch.device, dtype: torch.dtype) -> bool:
-    """Tell whether to use it: where that is wanted, or is left open and known to be faster.
-
-    Left open, it is used where torch has AVX2 and nothing wider: with AVX-512 it has not been measured.
+    """Tell whether to use it: where that is wanted, or is left open and it can be had.
 
     Raises:
         OptionError: it is wanted and cannot be had.
@@ -39,14 +37,14 @@ def available(wanted: bool | None, device: torch.device, dtype: torch.dtype) -> 
         reason = "it is for CPUs and float32"
     elif widest not in ("AVX2", "AVX512"):
         reason = "this CPU has no AVX2"
-    elif wanted or widest == "AVX2":
+    else:
         try:
             _library()
         except NotCompiledError as error:
             reason = str(error)
     if wanted and reason:
         raise OptionError(f"Winograd's convolutions cannot be had here: {reason}; leave training.winograd out")
-    return reason is None and (wanted is True or widest == "AVX2")
+    return reason is None
 
 
 class Winograd(TorchFunctionMode):
