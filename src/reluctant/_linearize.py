@@ -87,6 +87,7 @@ def linearize(
     run_dir: str | Path | None = None,
     force: bool = False,
     seed: int = 0,
+    answers: str | Path | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Result:
     """Give a trained network a ReLU budget.
@@ -112,6 +113,7 @@ def linearize(
         run_dir: a folder to keep everything in; a run that was interrupted there goes on.
         force: replace a run that is there.
         seed: of everything random.
+        answers: a file to keep what the teacher says in, for other calls that show it the same images.
         on_epoch: told the figures of every epoch.
 
     Returns:
@@ -123,7 +125,7 @@ def linearize(
     chosen = recipes.load(recipe)
     if schedule is not None:
         chosen = chosen.override({"search.schedule": schedule})
-    trainer = Trainer(seed=seed, **asdict(chosen.training))
+    trainer = Trainer(seed=seed, **asdict(chosen.training), answers=answers)
     job = Job(
         model,
         Batches(train, train, val, test),

@@ -35,6 +35,13 @@ Seed = Annotated[int, typer.Option("--seed", help="Of everything random.")]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write figures for TensorBoard too, beside the run folder.")
 ]
+AnswersFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--answers",
+        help="A file to keep what the teacher says in: runs with the same seed, at once or later, need not ask it again.",
+    ),
+]
 
 
 def read_recipe(name: str | None, settings: list[str] | None, base: Recipe | None = None) -> Recipe:
@@ -101,10 +108,12 @@ def read_splits(spec: Mapping[str, Any], data_dir: Path | None = None) -> Splits
     return replace(splits, **changes)
 
 
-def trainer(recipe: Recipe, seed: int, bar: Bar | None, tensorboard: Path | None = None) -> Trainer:
+def trainer(
+    recipe: Recipe, seed: int, bar: Bar | None, tensorboard: Path | None = None, answers: Path | None = None
+) -> Trainer:
     """Make the trainer of a recipe."""
     advance = None if bar is None else bar.advance
-    return Trainer(seed=seed, **asdict(recipe.training), advance=advance, tensorboard=tensorboard)
+    return Trainer(seed=seed, **asdict(recipe.training), advance=advance, tensorboard=tensorboard, answers=answers)
 
 
 class Bar:

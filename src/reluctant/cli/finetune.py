@@ -30,6 +30,7 @@ def finetune(
     data_dir: DataDir = None,
     force: _jobs.Force = False,
     tensorboard: _jobs.TensorBoard = False,
+    answers: _jobs.AnswersFile = None,
     as_json: Json = False,
 ) -> None:
     """Finetune again what the search of a run has found, with other settings.
@@ -67,6 +68,7 @@ def finetune(
             spec["zero_out"],
             spec["scratch"],
             logs(output, tensorboard),
+            answers,
         )
         relus = spec["budget"]
         searched = {"search": spec.get("search"), "searched": found.digest("searched")}

@@ -50,6 +50,7 @@ def linearize(
     seed: _jobs.Seed = 0,
     force: _jobs.Force = False,
     tensorboard: _jobs.TensorBoard = False,
+    answers: _jobs.AnswersFile = None,
     as_json: Json = False,
 ) -> None:
     """Search which ReLUs a network can do without, and finetune what is left within the budget.
@@ -60,7 +61,18 @@ def linearize(
     base = _jobs.Base.open(run, data_dir, scratch=scratch)
     with _jobs.progress_bar() as bar:
         job = make_job(
-            base, chosen, seed, bar, method, granularity, include, exclude, zero_out, scratch, logs(output, tensorboard)
+            base,
+            chosen,
+            seed,
+            bar,
+            method,
+            granularity,
+            include,
+            exclude,
+            zero_out,
+            scratch,
+            logs(output, tensorboard),
+            answers,
         )
         job, relus = decide(job, budget, mask)
         folder = begin(job, relus, output, base.spec(), force=force)
@@ -103,6 +115,7 @@ def make_job(
     zero_out: bool,
     scratch: bool,
     tensorboard: Path | None = None,
+    answers: Path | None = None,
 ) -> Job:
     """Put together what the options say."""
     if scratch:
@@ -116,7 +129,7 @@ def make_job(
         base.batches(recipe, seed),
         torch.zeros(2, *base.splits.train.shape),
         recipe,
-        _jobs.trainer(recipe, seed, bar, tensorboard),
+        _jobs.trainer(recipe, seed, bar, tensorboard, answers),
         method=method,
         granularity=granularity,  # type: ignore[arg-type]
         zero_out=zero_out,

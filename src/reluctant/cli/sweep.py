@@ -50,6 +50,7 @@ def sweep(
     data_dir: DataDir = None,
     seed: _jobs.Seed = 0,
     force: _jobs.Force = False,
+    answers: _jobs.AnswersFile = None,
     as_json: Json = False,
 ) -> None:
     """Linearize a network for several budgets, from high to low, with one search.
@@ -66,7 +67,17 @@ def sweep(
         for variation in variations:
             name = ",".join(f"{key}={value}" for key, value in variation.items())
             job = make_job(
-                base, chosen.override(variation), seed, bar, method, granularity, include, exclude, zero_out, scratch
+                base,
+                chosen.override(variation),
+                seed,
+                bar,
+                method,
+                granularity,
+                include,
+                exclude,
+                zero_out,
+                scratch,
+                answers=answers,
             )
             prefix = f"{name} " if name else ""
             results = sweep_budgets(

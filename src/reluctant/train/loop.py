@@ -28,6 +28,7 @@ from reluctant.data.batches import unpack
 from reluctant.data.loader import Loader
 from reluctant.errors import DataError, OptionError, TrainingError, unknown
 from reluctant.train import winograd
+from reluctant.train.answers import Answers
 from reluctant.train.compiled import Compiled
 from reluctant.train.layout import channels_last, corrupts_memory, takes_channels_last
 from reluctant.train.memory import keep_freed_memory
@@ -70,9 +71,10 @@ class Trainer:
         precision: of the forward and backward pass: `float32`, `bfloat16` by autocast, or what the device is better at.
         channels_last: keep images in that layout; None: where `settle` finds that the network takes it.
         compile: use torch.compile.
-        winograd: compute 3×3 convolutions by Winograd's algorithm; None: where it is faster, and torch.compile is not used.
+        winograd: compute 3×3 convolutions by Winograd's algorithm; None: where it can be had, and torch.compile is not used.
         advance: called after every step, for a progress bar.
         tensorboard: a folder to write figures for TensorBoard into.
+        answers: a file to keep what teachers say in, for other runs that show them the same images.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Trainer:
         winograd: bool | None = None,
         advance: Advance | None = None,
         tensorboard: str | Path | None = None,
+        answers: str | Path | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
@@ -97,6 +100,7 @@ class Trainer:
         self._wants_winograd = False if compile else winograd
         self._advance = advance
         self._tensorboard = tensorboard
+        self.answers = None if answers is None else Answers(answers)
         self._accelerator: Accelerator | None = None
 
     @property

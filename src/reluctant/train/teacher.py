@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from reluctant._fold import folded
 from reluctant.errors import TraceError
+from reluctant.train.answers import digest_of_network, key_of
 from reluctant.train.loop import Trainer
 from reluctant.train.losses import call, logits
 
@@ -22,20 +23,33 @@ class Teacher:
     """What a network says to a batch, as constants.
 
     It runs in inference mode, BatchNorm folded and its weights in the precision that is trained in. Where torch.fx cannot
-    follow it, or the folded network does not say the same, it runs as it is.
+    follow it, or the folded network does not say the same, it runs as it is. Where the trainer keeps answers, it is not
+    asked again what it has said before.
 
     Args:
         network: the teacher; it is not changed.
-        trainer: device, layout and precision.
+        trainer: device, layout and precision, and where answers are kept.
     """
 
     def __init__(self, network: nn.Module, trainer: Trainer) -> None:
         self._network, self._trainer = trainer.place_(deepcopy(network)).eval(), trainer
         self._fast: nn.Module | None = None
+        self._digest = b"" if trainer.answers is None else digest_of_network(self._network, trainer.dtype, trainer.winograd)
 
     @torch.inference_mode()
     def __call__(self, inputs: Any) -> Tensor:
         """Return its logits."""
+        if self._trainer.answers is None:
+            return self._say(inputs)
+        key = key_of(self._digest, inputs)
+        said = self._trainer.answers.find(key)
+        if said is not None:
+            return said.to(self._trainer.device)
+        said = self._say(inputs)
+        self._trainer.answers.keep(key, said)
+        return said
+
+    def _say(self, inputs: Any) -> Tensor:
         if self._fast is None:
             self._fast = self._made_fast(pytree.tree_map_only(Tensor, lambda tensor: tensor[:2], inputs))
         return logits(call(self._fast, inputs))
