@@ -17,7 +17,7 @@ from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget
 from reluctant.errors import RunBusyError, RunError
 from reluctant.methods.found import Found
-from reluctant.runs import Run
+from reluctant.runs import Run, lock
 
 PAUSE = 5.0
 """Seconds between two looks at whether another process has come to an end."""
@@ -60,10 +60,11 @@ def sweep(
     if not each and not force:
         _check_budgets(folder, search_folder, relus)
     spec = {**spec, "search": "for each budget" if each else "one for all budgets"}
-    runs = {
-        budget: begin(job, budget, folder / f"{job.method}-{budget}", spec, force=force, keep_finished=True)
-        for budget in relus
-    }
+    folders = {budget: folder / f"{job.method}-{budget}" for budget in relus}
+    for path in (search_folder, *folders.values()) if force and job.trainer.is_main else ():
+        if (path / "run.json").exists():
+            lock(path).close()  # complains before anything is replaced
+    runs = {budget: begin(job, budget, path, spec, force=force, keep_finished=True) for budget, path in folders.items()}
     while any(not run.run.finished for run in runs.values()):
         taken = not each and _search_for(job, relus, runs, search_folder, spec, told, force=force)
         force = False  # what was there is gone by now

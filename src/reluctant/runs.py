@@ -19,6 +19,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -80,7 +81,11 @@ class Run:
         if "parent" in spec:
             check_elsewhere(folder, spec["parent"])
         wanted = json.loads(json.dumps({"format": FORMAT, **spec}))
-        if (folder / "run.json").exists() and not force:
+        begun = folder / "run.json"
+        if force and begun.exists():
+            with lock(folder):  # not under the hands of a process that is at work there
+                _empty(folder)
+        elif begun.exists():
             run = cls.open(folder)
             if run.finished and not keep_finished:
                 raise RunError(
@@ -89,18 +94,15 @@ class Run:
             check_same(folder, (run.spec, run.recipe), (wanted, recipe))
             if run.finished:
                 return run
-            run = cls(folder, wanted, recipe)
         elif folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file; pass a folder")
-        elif folder.is_dir() and any(folder.iterdir()) and not (folder / "run.json").exists():
+        elif folder.is_dir() and any(map(_is_strange, folder.iterdir())) and not begun.exists():
             raise RunError(f"{folder} has files in it but no run; pass a new folder")
-        else:
-            if folder.exists():
-                _empty(folder)
-            run = cls(folder, wanted, recipe)
-        run._write("run.json", json.dumps(wanted, indent=2))
+        run = cls(folder, wanted, recipe)
+        # run.json comes last: where it is, another process that begins the same run finds the rest too.
         run._write("recipe.toml", recipes.write(recipe))
         run._write("environment.json", json.dumps(environment() | dict(computed or {}), indent=2))
+        run._write("run.json", json.dumps(wanted, indent=2))
         return run
 
     @classmethod
@@ -156,15 +158,7 @@ class Run:
 
     def lock(self) -> Any:
         """Keep other processes out for as long as the returned file is open."""
-        file = (self.folder / ".lock").open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            raise RunBusyError(
-                f"another process is at work in {self.folder}; wait for it, or pass another folder"
-            ) from None
-        return file
+        return lock(self.folder)
 
     def load(self, phase: str) -> dict[str, Any] | None:
         """Return the state of the last epoch of a phase."""
@@ -266,6 +260,21 @@ class Run:
             raise RunError(f"{self.folder / name} cannot be written: {error}") from error
 
 
+def lock(folder: Path) -> Any:
+    """Keep other processes out of a run's folder for as long as the returned file is open.
+
+    Raises:
+        RunBusyError: one is in there.
+    """
+    file = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise RunBusyError(f"another process is at work in {folder}; wait for it, or pass another folder") from None
+    return file
+
+
 def check_elsewhere(folder: Path, source: str | Path) -> None:
     """See that a folder can be written and emptied without losing the run that goes into it.
 
@@ -289,6 +298,11 @@ def finished_below(folder: Path) -> list[Run]:
         if not run.finished:
             log.warning("%s is not finished and left out", run.folder)
     return [run for run in runs if run.finished]
+
+
+def _is_strange(path: Path) -> bool:
+    """Tell whether a file is none of those that a run begins with, whole or half-written."""
+    return re.fullmatch(r"recipe\.toml|environment\.json|\.(recipe|environment|run)\.\w+\..*\.part", path.name) is None
 
 
 def _empty(folder: Path) -> None:

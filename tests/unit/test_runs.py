@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -225,6 +226,24 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path):
     run = begin(tmp_path)
     with run.lock(), pytest.raises(errors.RunError, match="another process is at work"), run.lock():
         pass
+    run.log({"phase": "search", "epoch": 0})
+    with run.lock(), pytest.raises(errors.RunBusyError, match="another process is at work"):
+        begin(tmp_path, force=True)
+    assert len(run.metrics()) == 1
+
+
+@pytest.mark.parametrize("written", [[], ["recipe.toml"], ["recipe.toml", "environment.json"], [".run.json.x1.part"]])
+def test_a_run_that_is_just_being_begun_can_be_begun(tmp_path, written):
+    for name in written:
+        (tmp_path / name).touch()
+    assert begin(tmp_path).recipe == Run.open(tmp_path).recipe
+
+
+def test_processes_may_begin_a_run_at_the_same_time(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            begun = [pool.submit(begin, tmp_path / str(number)) for _ in range(8)]
+            assert all(run.result().spec == Run.open(tmp_path / str(number)).spec for run in begun)
 
 
 def test_folders_that_are_no_runs(tmp_path):

@@ -100,3 +100,12 @@ def test_under_torchrun_a_busy_folder_is_an_error(tmp_path):
     job = Job(toys.toy(), Batches([], [], []), None, toys.recipe(), Fake())
     with pytest.raises(errors.RunBusyError, match="at work"):
         _sweep._left_to_another(job, errors.RunBusyError("another process is at work"))
+
+
+@pytest.mark.parametrize("busy", ["search", "60", "20"])
+def test_nothing_is_replaced_while_another_process_is_at_work(tmp_path, busy):
+    before = sweep(tmp_path)
+    with Run.open(tmp_path / f"snl-{busy}").lock(), pytest.raises(errors.RunBusyError, match=f"snl-{busy}; wait for it"):
+        sweep(tmp_path, force=True)
+    assert sweep(tmp_path) == before
+    assert without_places(sweep(tmp_path, force=True)) == without_places(before)
