@@ -8,7 +8,7 @@
 set -euo pipefail
 weights=$1
 masks=$(cd "$(dirname "$0")" && pwd)/cifar10
-how="--recipe laptop --epochs 15 --set finetune.epochs=20 --set finetune.lr=0.03"
+how="--answers cifar10/answers --recipe laptop --epochs 15 --set finetune.epochs=20 --set finetune.lr=0.03"
 shift
 [ $# -gt 0 ] || set -- pixel-0 pixel-1 channel zero-out random snip algorithm-1 given-0
 
@@ -22,8 +22,9 @@ for part in "$@"; do
     zero-out) reluctant sweep cifar10/base --budgets 30k,15k --zero-out $how -o cifar10/zero-out ;;
     random)   reluctant sweep cifar10/base --budgets 30k,15k --method random $how -o cifar10/random ;;
     snip)     reluctant sweep cifar10/base --budgets 30k,15k --method snip $how -o cifar10/snip ;;
-    algorithm-1)  # with a larger first λ than the paper's, to end in about as many epochs
-              reluctant sweep cifar10/base --budgets 30k,15k --schedule paper --set penalty=5e-4 $how --epochs 60 -o cifar10/algorithm-1 ;;
+    algorithm-1)  # with larger first λ than the paper's, to end in about as many epochs
+              reluctant sweep cifar10/base --budgets 30k --schedule paper --set penalty=1e-3 $how --epochs 60 -o cifar10/algorithm-1
+              reluctant sweep cifar10/base --budgets 15k --schedule paper --set penalty=2e-3 $how --epochs 60 -o cifar10/algorithm-1-faster ;;
     given-0)  reluctant linearize cifar10/base --mask "$masks/pixel-0/snl-30000" $how -o cifar10/given-0/snl-30000 ;;
     *)        echo "there is no part $part" >&2; exit 2 ;;
   esac
