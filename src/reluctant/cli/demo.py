@@ -45,7 +45,7 @@ def demo(
     found: dict[str, list[dict[str, Any]]] = {}
     with _jobs.progress_bar() as bar:
         for method in ("snl", "random"):
-            job = make_job(base, recipe, 0, bar, method, "pixel", None, None, False, False)
+            job = make_job(base, recipe, _jobs.trainer(recipe, 0, bar), bar, method=method)
             found[method] = sweep(
                 job,
                 BUDGETS,

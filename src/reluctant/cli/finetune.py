@@ -56,20 +56,9 @@ def finetune(
             f"{parent.run.folder} is not the network that {run} came from; pass the run of that one with --base"
         )
     with _jobs.progress_bar() as bar:
-        job = make_job(
-            parent,
-            chosen,
-            spec["seed"],
-            bar,
-            spec["method"],
-            spec["granularity"],
-            spec["include"],
-            spec["exclude"],
-            spec["zero_out"],
-            spec["scratch"],
-            logs(output, tensorboard),
-            answers,
-        )
+        trainer = _jobs.trainer(chosen, spec["seed"], bar, logs(output, tensorboard), answers)
+        asked = ("method", "granularity", "include", "exclude", "zero_out", "scratch")
+        job = make_job(parent, chosen, trainer, bar, **{choice: spec[choice] for choice in asked})
         relus = spec["budget"]
         searched = {"search": spec.get("search"), "searched": found.digest("searched")}
         folder = begin(job, relus, output, {**parent.spec(), **searched}, force=force)

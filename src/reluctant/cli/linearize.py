@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -15,6 +15,7 @@ from reluctant.cli import _jobs
 from reluctant.cli._show import Json, console, print_json
 from reluctant.cli.data import DataDir
 from reluctant.recipes import Recipe
+from reluctant.train import Trainer
 
 From = Annotated[Path, typer.Argument(metavar="RUN", help="The run of the trained network to start from.")]
 Method = Annotated[str, typer.Option(help=f"How to choose: {', '.join(methods.names())}.")]
@@ -63,16 +64,14 @@ def linearize(
         job = make_job(
             base,
             chosen,
-            seed,
+            _jobs.trainer(chosen, seed, bar, logs(output, tensorboard), answers),
             bar,
-            method,
-            granularity,
-            include,
-            exclude,
-            zero_out,
-            scratch,
-            logs(output, tensorboard),
-            answers,
+            method=method,
+            granularity=granularity,
+            include=include,
+            exclude=exclude,
+            zero_out=zero_out,
+            scratch=scratch,
         )
         job, relus = decide(job, budget, mask)
         folder = begin(job, relus, output, base.spec(), force=force)
@@ -104,37 +103,22 @@ def with_search(schedule: str | None, epochs: int | None) -> list[str]:
 
 
 def make_job(
-    base: _jobs.Base,
-    recipe: Recipe,
-    seed: int,
-    bar: _jobs.Bar,
-    method: str,
-    granularity: str,
-    include: list[str] | None,
-    exclude: list[str] | None,
-    zero_out: bool,
-    scratch: bool,
-    tensorboard: Path | None = None,
-    answers: Path | None = None,
+    base: _jobs.Base, recipe: Recipe, trainer: Trainer, bar: _jobs.Bar, *, scratch: bool = False, **choices: Any
 ) -> Job:
-    """Put together what the options say."""
+    """Put together what the options say; the choices are those of a Job: a method, a granularity, sites."""
     if scratch:
-        torch.manual_seed(seed)
+        torch.manual_seed(trainer.seed)
         for module in base.model.modules():
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
     return Job(
         base.model,
-        base.batches(recipe, seed),
+        base.batches(recipe, trainer.seed),
         torch.zeros(2, *base.splits.train.shape),
         recipe,
-        _jobs.trainer(recipe, seed, bar, tensorboard, answers),
-        method=method,
-        granularity=granularity,  # type: ignore[arg-type]
-        zero_out=zero_out,
-        include=include,
-        exclude=exclude,
+        trainer,
         on_epoch=bar.on_epoch,
         scratch=scratch,
+        **choices,
     )

@@ -66,18 +66,18 @@ def sweep(
     with _jobs.progress_bar() as bar:
         for variation in variations:
             name = ",".join(f"{key}={value}" for key, value in variation.items())
+            varied = chosen.override(variation)
             job = make_job(
                 base,
-                chosen.override(variation),
-                seed,
+                varied,
+                _jobs.trainer(varied, seed, bar, answers=answers),
                 bar,
-                method,
-                granularity,
-                include,
-                exclude,
-                zero_out,
-                scratch,
-                answers=answers,
+                method=method,
+                granularity=granularity,
+                include=include,
+                exclude=exclude,
+                zero_out=zero_out,
+                scratch=scratch,
             )
             prefix = f"{name} " if name else ""
             results = sweep_budgets(

@@ -71,7 +71,7 @@ class Trainer:
         precision: of the forward and backward pass: `float32`, `bfloat16` by autocast, or what the device is better at.
         channels_last: keep images in that layout; None: where `settle` finds that the network takes it.
         compile: use torch.compile.
-        winograd: compute 3×3 convolutions by Winograd's algorithm; None: where it can be had, and torch.compile is not used.
+        winograd: compute 3×3 convolutions by Winograd's algorithm; None: where it can be had, without torch.compile.
         advance: called after every step, for a progress bar.
         tensorboard: a folder to write figures for TensorBoard into.
         answers: a file to keep what teachers say in, for other runs that show them the same images.
