@@ -13,4 +13,4 @@ weights=$1
 # With this curve each of the five epochs ends at one budget or on the way to the first. Once the search has passed a budget, the
 # same command in a second shell finetunes beside it: on two cores, two with OMP_NUM_THREADS=1 take less time than one with both.
 reluctant sweep cifar100/base --budgets 100k,50k,25k,15k --recipe laptop --epochs 5 --set curve=3.4 --set finetune.epochs=2 \
-  -o cifar100/pixel
+  --answers cifar100/answers -o cifar100/pixel
