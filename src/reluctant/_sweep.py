@@ -113,8 +113,9 @@ def _search_for(
         return False
 
     def on_pass(budget: int, found: Found) -> None:
-        if not _is_found(runs[budget]):  # else another process may be at work on it
-            keep(found, runs[budget])
+        run = runs[budget]
+        if not (run.run.finished or _is_found(run)):  # else another process may be at work on it
+            keep(found, run)
 
     try:
         with search.lock():

@@ -1,6 +1,7 @@
 """Several processes at one sweep: what one is at work on, the others leave to it, and take over if it dies."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -109,3 +110,14 @@ def test_nothing_is_replaced_while_another_process_is_at_work(tmp_path, busy):
         sweep(tmp_path, force=True)
     assert sweep(tmp_path) == before
     assert without_places(sweep(tmp_path, force=True)) == without_places(before)
+
+
+def test_a_search_leaves_finished_runs_as_they_are(tmp_path):
+    sweep(tmp_path)
+    for path in [*tmp_path.glob("*/searched.safetensors"), tmp_path / "snl-20" / "result.json"]:
+        path.unlink()
+    shutil.rmtree(tmp_path / "snl-search")
+    mask = tmp_path / "snl-60" / "mask.safetensors"
+    mask.write_bytes(b"whatever was kept")
+    sweep(tmp_path)
+    assert mask.read_bytes() == b"whatever was kept"
