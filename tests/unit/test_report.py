@@ -11,9 +11,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from reluctant import Mask, errors, linearize, models
 from reluctant._finetune import pretrain
-from reluctant.cost import names
+from reluctant.cost import named, names, read
 from reluctant.recipes import Pretrain, Recipe
 from reluctant.report import report
+from reluctant.report.figures import _searches
+from reluctant.report.gather import gather
 from reluctant.report.tables import Table
 from reluctant.runs import Run
 from tests import toys
@@ -225,6 +227,30 @@ def test_seeds_are_put_together(runs, tmp_path):
     by_site = next(csv.reader((tmp_path / "figures" / "sites.csv").read_text().splitlines()))
     assert by_site == ["site", "shape", "before", "90 kept"]  # one column for one budget, whatever the seeds
     assert "Over seeds" not in report([runs], tmp_path / "plain.html")[0].read_text()
+
+
+def test_a_frontier_goes_through_the_means_of_seeds(runs, tmp_path):
+    """One seed with 90 ReLUs was lucky and is above both with 700; their mean is not."""
+    accuracies = {"snl-700": (80.0, 82.0), "snl-90": (70.0, 83.0)}
+    for name, seeds in accuracies.items():
+        for seed, accuracy in enumerate(seeds):
+            copy = tmp_path / "runs" / f"seed-{seed}" / name
+            shutil.copytree(runs / name, copy)
+            (copy / "run.json").write_text(json.dumps(json.loads((copy / "run.json").read_text()) | {"seed": seed}))
+            result = json.loads((copy / "result.json").read_text())
+            result["accuracy"]["test"] = accuracy
+            (copy / "result.json").write_text(json.dumps(result))
+    page = report([tmp_path / "runs"], tmp_path / "report.html", figures=tmp_path / "figures")[0].read_text()
+    rows = list(csv.DictReader((tmp_path / "figures" / "runs.csv").read_text().splitlines()))
+    assert [row["frontier"] for row in rows] == ["yes"] * 4
+    assert "it goes through their means" in page
+    assert "a line for each seed" in page
+    evidence = gather([tmp_path / "runs"], read("delphi"), named("lan"))
+    best = evidence.frontier("snl")
+    assert [(point.count, point.accuracy) for point in best] == [(90, 76.5), (700, 81.0)]
+    searches = _searches(evidence)[""]
+    assert len(searches) == 2
+    assert all(rows[-1]["count"] <= 90 for rows in searches)
 
 
 def test_runs_with_more_training_images_are_no_other_seed(runs, tmp_path):

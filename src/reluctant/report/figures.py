@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reluctant import published
-from reluctant.frontier import frontier
 from reluctant.report.drawing import (
     COLOURS,
     MARKERS,
@@ -24,12 +24,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 
+Rows = list[dict[str, Any]]
+"""The epochs of a search."""
+
+Searches = dict[str, list[Rows]]
+"""Searches by what was varied, one for each seed."""
+
+
 def all_figures(evidence: Evidence) -> list[Figure]:
     """Return the figures that these runs have something to show in."""
     found = [accuracy_against_relus(evidence), relus_by_site(evidence)]
     searched = _searches(evidence)
     if searched:
-        found.append(over_the_search(searched, sorted({run.count for run in evidence.shown(4)} or {searched[0].count})))
+        lowest = next(iter(searched.values()))[0][-1]["count"]
+        found.append(over_the_search(searched, sorted({run.count for run in evidence.shown(4)} or {lowest})))
     mapped = [run for run in evidence.shown(3) if _has_images(run)]
     top = max((float(each.max()) for run in mapped for each in _maps(run).values()), default=1.0) or 1.0
     found += [kept_pixels(run, top) for run in mapped]
@@ -60,9 +68,9 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
                 [run.count for run in mine], [run.accuracy for run in mine], marker,
                 color=colour, markersize=6.5, label=method, zorder=4,
             )  # fmt: skip
-            best = frontier(mine)
+            best = [point for point in evidence.frontier(method) if point.count]
             if len(best) > 1:
-                axes.plot([run.count for run in best], [run.accuracy for run in best], color=colour, lw=1.6, zorder=3)
+                axes.plot([p.count for p in best], [p.accuracy for p in best], color=colour, lw=1.6, zorder=3)
         axes.axhline(evidence.base, color=ink_of(axes), lw=1, ls=(0, (4, 3)), zorder=2)
         axes.annotate(
             f"all {evidence.total:,} ReLUs: {evidence.base:.2f} %", (0, evidence.base), (4, 4),
@@ -77,14 +85,19 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
         legend_below(figure, axes)
         return figure
 
-    best = max(evidence.runs, key=lambda run: run.accuracy)
+    best = max(evidence.points, key=lambda point: point.accuracy)
     counts = [run.count for run in evidence.runs]
     none = [run for run in evidence.runs if not run.count]
+    seeds = (
+        " Where there are several seeds, it goes through their means."
+        if any(len(point.runs) > 1 for point in evidence.points)
+        else ""
+    )
     zero = f" Without any ReLU it is {none[0].accuracy:.2f} %, which has no place on a logarithmic axis." if none else ""
     return Figure(
         "frontier",
         "Accuracy against ReLUs",
-        f"The line joins the points that no other of the same method beats.{zero}"
+        f"The line joins the points that no other of the same method beats.{seeds}{zero}"
         + (" Open grey marks are what others have published for this data set." if theirs else ""),
         f"Scatter plot on a logarithmic axis: {len(counts)} runs between {min(counts):,} and {max(counts):,} ReLUs; "
         f"the best reaches {best.accuracy:.2f} % with {best.count:,} ReLUs, "
@@ -131,11 +144,10 @@ def relus_by_site(evidence: Evidence) -> Figure:
     )
 
 
-def over_the_search(runs: list[Linearized], budgets: list[int]) -> Figure:
-    """Count, λ and accuracy over the epochs of the searches, a line for each."""
-    searches = {run.varied: [row for row in run.metrics if row["phase"] == "search"] for run in runs}
-    first = next(iter(searches.values()))
-    scored = all("val" in rows[0] for rows in searches.values())
+def over_the_search(searches: Searches, budgets: list[int]) -> Figure:
+    """Count, λ and accuracy over the epochs of the searches: a colour for each variation, a line for each seed."""
+    each = [(varied, rows) for varied, seeds in searches.items() for rows in seeds]
+    scored = all("val" in rows[0] for _, rows in each)
     panels = [("count", "ReLUs"), ("penalty", "penalty λ")] + ([("val", "accuracy (%)")] if scored else [])
 
     def draw() -> Drawing:
@@ -144,11 +156,12 @@ def over_the_search(runs: list[Linearized], budgets: list[int]) -> Figure:
         height = 2.5 if len(searches) == 1 else 2.8
         figure, all_axes = pyplot.subplots(1, len(panels), figsize=(6.6, height), squeeze=False)
         for axes, (key, label) in zip(all_axes[0], panels, strict=True):
-            for number, (varied, rows) in enumerate(searches.items()):
-                colour = COLOURS[number % len(COLOURS)]
-                axes.plot(
-                    [row["epoch"] + 1 for row in rows], [row[key] for row in rows], color=colour, lw=1.8, label=varied
-                )
+            for colour, (varied, seeds) in zip(COLOURS, searches.items(), strict=False):
+                for number, rows in enumerate(seeds):
+                    axes.plot(
+                        [row["epoch"] + 1 for row in rows], [row[key] for row in rows],
+                        color=colour, lw=1.8 if len(seeds) == 1 else 1.2, label=None if number else varied,
+                    )  # fmt: skip
             axes.set_xlabel("search epoch")
             axes.locator_params(axis="x", integer=True)
             axes.set_title(label, fontsize=9.5)
@@ -164,27 +177,29 @@ def over_the_search(runs: list[Linearized], budgets: list[int]) -> Figure:
             legend_below(figure, all_axes[0][0])
         return figure
 
-    lowest = min(budgets)
+    first = each[0][1]
     alone = f"{len(panels)} line charts over {len(first)} epochs: the count falls from {first[0]['count']:,} to "
     alone += f"{first[-1]['count']:,}, λ goes from {first[0]['penalty']:.2g} to {first[-1]['penalty']:.2g}."
-    ends = ", ".join(f"{varied}: {rows[-1]['count']:,} after {len(rows)}" for varied, rows in searches.items())
+    ends = ", ".join(f"{varied or 'seed'}: {rows[-1]['count']:,} after {len(rows)}" for varied, rows in each)
     return Figure(
         "search",
         "The search",
-        f"How the count falls and λ goes on the way to {lowest:,} ReLUs; dotted lines are the budgets shown."
+        f"How the count falls and λ goes on the way to {min(budgets):,} ReLUs; dotted lines are the budgets shown."
+        + (" There is a line for each seed." if len(each) > len(searches) else "")
         + (" The accuracy is that of the network with its slopes on validation data, before binarizing." if scored else ""),
-        alone if len(searches) == 1 else f"{len(panels)} line charts over the epochs; ReLUs left at the end: {ends}.",
+        alone if len(each) == 1 else f"{len(panels)} line charts over the epochs; ReLUs left at the end: {ends}.",
         draw,
     )
 
 
-def _searches(evidence: Evidence) -> list[Linearized]:
-    """Return the run that went furthest of every variation of the first method, at most as many as there are colours."""
-    found: dict[str, Linearized] = {}
+def _searches(evidence: Evidence) -> Searches:
+    """Return the search that went furthest of every seed and variation of the first method, as far as the colours go."""
+    found: dict[str, dict[int, Rows]] = defaultdict(dict)
     for run in evidence.runs:  # each method's from high to low
-        if run.variant == evidence.runs[0].variant and any(row["phase"] == "search" for row in run.metrics):
-            found[run.varied] = run
-    return list(found.values())[: len(COLOURS)]
+        rows = [row for row in run.metrics if row["phase"] == "search"]
+        if rows and run.variant == evidence.runs[0].variant:
+            found[run.varied][run.run.spec.get("seed", 0)] = rows
+    return {varied: list(seeds.values()) for varied, seeds in list(found.items())[: len(COLOURS)]}
 
 
 def kept_pixels(run: Linearized, top: float) -> Figure:

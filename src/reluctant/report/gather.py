@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from reluctant._load import load
 from reluctant.cost import Cost, Network, Protocol, estimate, measure_plaintext
 from reluctant.errors import ModelError, OptionError, RunError
+from reluctant.frontier import frontier
 from reluctant.mask import Mask
 from reluctant.runs import Run, finished_below
 
@@ -80,6 +82,25 @@ class Linearized:
 
 
 @dataclass(frozen=True)
+class Point:
+    """Runs that differ in their seeds only, as one point: to show the best of them would be to choose on test data."""
+
+    method: str
+    budget: int
+    runs: tuple[Linearized, ...]
+
+    @property
+    def count(self) -> int:
+        """How many ReLUs they evaluate in the mean."""
+        return round(fmean(run.count for run in self.runs))
+
+    @property
+    def accuracy(self) -> float:
+        """The mean of theirs."""
+        return fmean(run.accuracy for run in self.runs)
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All that a report shows."""
 
@@ -95,17 +116,26 @@ class Evidence:
         return max(run.base for run in self.runs)
 
     @cached_property
-    def points(self) -> dict[tuple[str, int], list[Linearized]]:
-        """The runs by method and budget; those of one point differ in their seeds only."""
-        points = defaultdict(list)
+    def points(self) -> list[Point]:
+        """The runs by method and budget."""
+        alike = defaultdict(list)
         for run in self.runs:
-            points[run.method, int(run.result.get("budget", run.count))].append(run)
-        return dict(points)
+            alike[run.method, int(run.result.get("budget", run.count))].append(run)
+        return [Point(method, budget, tuple(runs)) for (method, budget), runs in alike.items()]
+
+    @property
+    def several_seeds(self) -> bool:
+        """Whether a point has more than one run."""
+        return any(len(point.runs) > 1 for point in self.points)
+
+    def frontier(self, method: str) -> list[Point]:
+        """Return the points of a method that none of its others beats."""
+        return frontier(point for point in self.points if point.method == method)
 
     def shown(self, most: int) -> list[Linearized]:
         """Return some runs of the first method, spread over the budgets: enough to see, few enough to look at."""
         first = self.runs[0].method
-        ones = [alike[0] for (method, _), alike in self.points.items() if method == first]
+        ones = [point.runs[0] for point in self.points if point.method == first]
         candidates = sorted((run for run in ones if run.count), key=lambda run: -run.count)
         if len(candidates) <= most:
             return candidates

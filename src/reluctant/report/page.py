@@ -74,8 +74,8 @@ def report(
 
 def _headline(evidence: Evidence) -> str:
     """Say the most telling thing: how few ReLUs cost how little accuracy."""
-    near = [run for run in evidence.runs if evidence.base - run.accuracy <= 2.0 and run.count]
-    chosen = min(near, key=lambda run: run.count) if near else max(evidence.runs, key=lambda run: run.accuracy)
+    near = [point for point in evidence.points if evidence.base - point.accuracy <= 2.0 and point.count]
+    chosen = min(near, key=lambda point: point.count) if near else max(evidence.points, key=lambda point: point.accuracy)
     share = 100 * chosen.count / evidence.total
     return (
         f"{chosen.count:,} of {evidence.total:,} ReLUs ({share:.1f} %) give {chosen.accuracy:.2f} %; "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reluctant import theory
-from reluctant.frontier import frontier, per_thousand
+from reluctant.frontier import per_thousand
 from reluctant.report.gather import Evidence
 
 
@@ -63,7 +63,7 @@ class Table:
 def all_tables(evidence: Evidence) -> list[Table]:
     """Return the tables that these runs have something to show in."""
     found = [runs(evidence), sites(evidence), split(evidence)]
-    if any(len(alike) > 1 for alike in evidence.points.values()):
+    if evidence.several_seeds:
         found.append(seeds(evidence))
     if any(run.cost is not None for run in evidence.runs):
         found.append(costs(evidence))
@@ -74,11 +74,8 @@ def all_tables(evidence: Evidence) -> list[Table]:
 
 def runs(evidence: Evidence) -> Table:
     """All runs."""
-    best = {
-        id(run)
-        for method in {r.method for r in evidence.runs}
-        for run in frontier([r for r in evidence.runs if r.method == method])
-    }
+    methods = {run.method for run in evidence.runs}
+    best = {id(run) for method in methods for point in evidence.frontier(method) for run in point.runs}
     return Table(
         "runs",
         "The runs",
@@ -124,16 +121,16 @@ def seeds(evidence: Evidence) -> Table:
         ("method", "#ReLUs", "#runs", f"#{evidence.part} %", "#drop", "#search epochs", "#finetune epochs", "#minutes"),
         tuple(
             (
-                method,
-                f"{budget:,}",
-                str(len(alike)),
-                _spread([run.accuracy for run in alike]),
-                _spread([run.base - run.accuracy for run in alike]),
-                _range([run.result["search_epochs"] or 0 for run in alike]),
-                _range([run.finetune_epochs for run in alike]),
-                _spread([run.result["seconds"] / 60 for run in alike], 1),
+                point.method,
+                f"{point.budget:,}",
+                str(len(point.runs)),
+                _spread([run.accuracy for run in point.runs]),
+                _spread([run.base - run.accuracy for run in point.runs]),
+                _range([run.result["search_epochs"] or 0 for run in point.runs]),
+                _range([run.finetune_epochs for run in point.runs]),
+                _spread([run.result["seconds"] / 60 for run in point.runs], 1),
             )
-            for (method, budget), alike in evidence.points.items()
+            for point in evidence.points
         ),
     )
 
