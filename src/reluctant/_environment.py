@@ -19,10 +19,21 @@ def environment() -> dict[str, Any]:
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
         "threads": torch.get_num_threads(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
     }
+
+
+def _cpu() -> str:
+    """Return the CPU's name and the widest vectors that torch uses on it, such as `AMD EPYC, AVX2`."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = next(named, platform.processor() or platform.machine())
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _commit() -> str | None:

@@ -54,6 +54,10 @@ def test_linearize_gives_a_finished_run_that_loads_again(tmp_path):
     assert count(again.model, x).total == 40
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
+    if not torch.cuda.is_available():
+        name, _, vectors = environment["device"].rpartition(", ")
+        assert name
+        assert vectors == torch.backends.cpu.get_cpu_capability()
 
 
 def test_a_mask_that_is_given_is_finetuned_on_the_networks_own_weights(tmp_path):
