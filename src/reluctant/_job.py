@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch import nn
@@ -128,6 +129,16 @@ class Job:
             checkpoint=run,
             on_epoch=self._told(run),
         )
+
+    @cached_property
+    def base_val(self) -> float:
+        """The score of the network itself on validation data, evaluated once for all budgets."""
+        return self.score(self.model, self.batches.val)
+
+    @cached_property
+    def base_test(self) -> float | None:
+        """And on test data, where there are some."""
+        return None if self.batches.test is None else self.score(self.model, self.batches.test)
 
     def score(self, model: nn.Module, batches: Iterable[Any]) -> float:
         """Evaluate a network."""

@@ -213,15 +213,12 @@ def run_job(job: Job, relus: int, run: SharedRun | None) -> Result:
     with run.lock() if run else nullcontext():
         if run is not None and run.run.finished:
             raise RunBusyError(f"another process has just finished the run in {run.folder}; there is nothing left to do")
-        base = {"base": job.score(job.model, job.batches.val)}
+        scores = {"base": job.base_val}
         found = _searched(job, relus, run)
         tuned = job.finetune(found, run)
-        scores = base | {"val": job.score(tuned, job.batches.val)}
-        if job.batches.test is not None:
-            scores |= {
-                "test": job.score(tuned, job.batches.test),
-                "base_test": job.score(job.model, job.batches.test),
-            }
+        scores["val"] = job.score(tuned, job.batches.val)
+        if job.batches.test is not None and job.base_test is not None:
+            scores |= {"test": job.score(tuned, job.batches.test), "base_test": job.base_test}
         history = run.run.metrics() if run else found.history
         seconds = time.perf_counter() - began
         if run is not None:

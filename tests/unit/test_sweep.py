@@ -121,3 +121,18 @@ def test_a_search_leaves_finished_runs_as_they_are(tmp_path):
     mask.write_bytes(b"whatever was kept")
     sweep(tmp_path)
     assert mask.read_bytes() == b"whatever was kept"
+
+
+def test_the_full_network_is_evaluated_once_for_all_budgets(tmp_path, monkeypatch):
+    train, test, scored = toys.batches(), toys.batches(), []
+    job = Job(toys.toy(), Batches(train, train, train, test), toys.examples()[0][:2], toys.recipe(), Trainer())
+    score = Job.score
+
+    def noted(job, model, batches):
+        scored.append((model, batches))
+        return score(job, model, batches)
+
+    monkeypatch.setattr(Job, "score", noted)
+    results = _sweep.sweep(job, BUDGETS, tmp_path, {})
+    assert [batches is test for model, batches in scored if model is job.model] == [False, True]
+    assert [result["accuracy"]["base"] for result in results] == [results[0]["accuracy"]["base_test"]] * 2  # the same data
