@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Drawing
 
 # Okabe and Ito's colours, which readers with any kind of colour vision can tell apart, on white and on black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h", "<", ">")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h", "<", ">", "d", "p", "x", "+")
 _INK, _GRID = "#010203", "#040506"
 """Stand for the page's own colours until the SVG is written into it."""
 
@@ -106,13 +107,24 @@ def ink_of(axes: Axes) -> Any:
 
 def spell_thousands(axes: Axes, *, x: bool = True, each: tuple[int, ...] | None = None) -> None:
     """Spell the numbers of an axis; on a logarithmic one, label these multiples of the powers of ten."""
+    _spell(
+        axes.xaxis if x else axes.yaxis,
+        lambda value: f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}K",
+        each,
+    )
+
+
+def spell_powers(axes: Axes, spelled: Callable[[float], str]) -> None:
+    """Make the upright axis logarithmic and spell its powers of ten; where they are few, with something between them."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    _spell(axes.yaxis, spelled, (1, 3) if high / low < 1000 else (1,))
+
+
+def _spell(axis: Axis, spelled: Callable[[float], str], each: tuple[int, ...] | None) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    def spelled(value: float, _: Any) -> str:
-        return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}K"
-
-    axis = axes.xaxis if x else axes.yaxis
     if each is not None:
         axis.set_major_locator(LogLocator(subs=each, numticks=20))
-    axis.set_major_formatter(FuncFormatter(spelled))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: spelled(value)))
     axis.set_minor_formatter(NullFormatter())

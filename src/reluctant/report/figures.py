@@ -16,9 +16,10 @@ from reluctant.report.drawing import (
     ink_of,
     legend_below,
     new_axes,
+    spell_powers,
     spell_thousands,
 )
-from reluctant.report.gather import Evidence, Linearized
+from reluctant.report.gather import Evidence, Linearized, as_typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -166,7 +167,7 @@ def over_the_search(searches: Searches, budgets: list[int]) -> Figure:
             axes.locator_params(axis="x", integer=True)
             axes.set_title(label, fontsize=9.5)
             if key == "penalty":
-                axes.set_yscale("log")
+                spell_powers(axes, as_typed)
             else:
                 axes.set_ylim(bottom=0)
             if key == "count":

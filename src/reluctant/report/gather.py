@@ -183,7 +183,7 @@ def _variations(runs: list[Linearized]) -> list[str]:
     for run, mine in zip(runs, settings, strict=True):
         alike = [other for each, other in zip(runs, settings, strict=True) if each.variant == run.variant]
         differ = [key for key in mine if len({str(other[key]) for other in alike}) > 1]
-        said.append(", ".join(f"{_unambiguous(key, mine)}={_short(mine[key])}" for key in differ))
+        said.append(", ".join(f"{_unambiguous(key, mine)}={as_typed(mine[key])}" for key in differ))
     return said
 
 
@@ -199,10 +199,10 @@ def _settings(run: Run) -> dict[str, Any]:
     return recipe | {"data.validation": run.spec.get("data", {}).get("validation", "usual")}
 
 
-def _short(value: Any) -> str:
+def as_typed(value: Any) -> str:
     """Spell a setting as people type it.
 
-    >>> [_short(value) for value in (5e-4, 1e-5, 0.03, 1.1, 20.0, None)]
+    >>> [as_typed(value) for value in (5e-4, 1e-5, 0.03, 1.1, 20.0, None)]
     ['5e-4', '1e-5', '0.03', '1.1', '20', 'None']
     """
     if not isinstance(value, float):
