@@ -89,11 +89,7 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
     best = max(evidence.points, key=lambda point: point.accuracy)
     counts = [run.count for run in evidence.runs]
     none = [run for run in evidence.runs if not run.count]
-    seeds = (
-        " Where there are several seeds, it goes through their means."
-        if any(len(point.runs) > 1 for point in evidence.points)
-        else ""
-    )
+    seeds = " Where there are several seeds, it goes through their means." if evidence.several_seeds else ""
     zero = f" Without any ReLU it is {none[0].accuracy:.2f} %, which has no place on a logarithmic axis." if none else ""
     return Figure(
         "frontier",
