@@ -17,9 +17,10 @@ help:            ## list the targets
 demo: $(STAMP)   ## the whole story on data that ships with scikit-learn
 	$(BIN)/reluctant demo
 
-# A process for each core with one thread each: more threads than cores is what makes torch slow.
+# A process for each core with one thread each: more threads than cores is what makes torch slow. In the order of the folders, since
+# xdist's own begins with the files of many tests, and so ends with those of long ones, for which one process waits for the other.
 test: $(STAMP)   ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 check: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/ruff check .

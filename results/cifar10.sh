@@ -10,10 +10,13 @@ weights=$1
 masks=$(cd "$(dirname "$0")" && pwd)/cifar10
 how="--answers cifar10/answers --recipe laptop --epochs 15 --set finetune.epochs=20 --set finetune.lr=0.03"
 shift
-[ $# -gt 0 ] || set -- pixel-0 pixel-1 channel zero-out random snip algorithm-1 given-0
+[ $# -gt 0 ] || set -- pixel-0 pixel-1 channel zero-out random snip algorithm-1 given-0 more-0 decay-0 cost
 
-[ -e cifar10/base/result.json ] || reluctant import --arch resnet20 --arch-arg shortcut=pad --arch-arg stem_relu=true \
-  --weights "$weights" --data cifar10 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 -o cifar10/base
+bring() {
+  reluctant import --arch resnet20 --arch-arg shortcut=pad --arch-arg stem_relu=true --weights "$weights" --data cifar10 \
+    --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 "$@"
+}
+[ -e cifar10/base/result.json ] || bring -o cifar10/base
 
 for part in "$@"; do
   case $part in
@@ -25,7 +28,20 @@ for part in "$@"; do
     algorithm-1)  # with larger first λ than the paper's, to end in about as many epochs
               reluctant sweep cifar10/base --budgets 30k --schedule paper --set penalty=1e-3 $how --epochs 60 -o cifar10/algorithm-1
               reluctant sweep cifar10/base --budgets 15k --schedule paper --set penalty=2e-3 $how --epochs 60 -o cifar10/algorithm-1-faster ;;
-    given-0)  reluctant linearize cifar10/base --mask "$masks/pixel-0/snl-30000" $how -o cifar10/given-0/snl-30000 ;;
+    given-0)  # the mask that SNL found, on the full network's weights instead of those that it searched with
+              reluctant linearize cifar10/base --mask "$masks/pixel-0/snl-30000" $how -o cifar10/given-0/snl-30000 ;;
+    more-0)   # 1,000 images held out instead of 5,000, from the network that pixel-0 searched
+              [ -e cifar10/base-98/result.json ] || bring --validation 0.02 -o cifar10/base-98
+              reluctant finetune cifar10/pixel-0/snl-30000 --base cifar10/base-98 --epochs 20 -o cifar10/more-0/snl-30000 ;;
+    decay-0)  reluctant finetune cifar10/pixel-0/snl-30000 --set finetune.weight_decay=1e-4 -o cifar10/decay-0/snl-30000 ;;
+    cost)     # between two parties; it does not depend on the weights, so one epoch of finetuning will do
+              for count in 30000 15000; do
+                reluctant linearize cifar10/base --mask "$masks/pixel-0/snl-$count" --recipe laptop --set finetune.epochs=1 \
+                  --set finetune.lr=0.03 -o "cifar10/cost/snl-$count"
+              done
+              for run in base cost/snl-30000 cost/snl-15000; do
+                reluctant private bench "cifar10/$run" --images 5 --json > "cifar10/cost/$(basename "$run").json"
+              done ;;
     *)        echo "there is no part $part" >&2; exit 2 ;;
   esac
 done
