@@ -42,7 +42,20 @@ def load(run: str | Path | Run, *, model: nn.Module | None = None, example: Exam
         RunError: there is no run, it is not finished, or it cannot be read.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    result = run.result
+    network, mask = architecture(run, model=model, example=example)
+    run.load_tensors_(network)
+    return Loaded(network.eval(), mask, run.recipe, run.metrics(), run.result, run.spec)
+
+
+def architecture(
+    run: Run, *, model: nn.Module | None = None, example: Example | None = None
+) -> tuple[nn.Module, Mask | None]:
+    """Return the network of a finished run with its mask in it but not its weights, which counts and costs do not need.
+
+    Raises:
+        RunError: the run is not finished, or cannot be read.
+    """
+    run.require_finished()
     kind = run.spec.get("kind")
     if kind == "search":
         raise RunError(
@@ -52,14 +65,13 @@ def load(run: str | Path | Run, *, model: nn.Module | None = None, example: Exam
     path = run.folder / "mask.safetensors"
     if kind == "linearize" and not path.exists():
         raise RunError(f"{run.folder} has no mask.safetensors; was something removed from it?")
-    mask = Mask.load(path) if path.exists() else None
-    if mask is not None:
-        shape = run.spec.get("input_shape")
-        if example is None and shape is None:
-            raise RunError(f"the network of {run.folder} takes several inputs; pass some as reluctant.load(run, example=…)")
-        network = mask.apply(network, example if example is not None else torch.zeros(1, *(shape or ())))
-    run.load_tensors_(network)
-    return Loaded(network.eval(), mask, run.recipe, run.metrics(), result, run.spec)
+    if not path.exists():
+        return network, None
+    mask = Mask.load(path)
+    shape = run.spec.get("input_shape")
+    if example is None and shape is None:
+        raise RunError(f"the network of {run.folder} takes several inputs; pass some as reluctant.load(run, example=…)")
+    return mask.apply(network, example if example is not None else torch.zeros(1, *(shape or ()))), mask
 
 
 def make(spec: dict[str, Any], where: Path) -> nn.Module:

@@ -131,11 +131,15 @@ class Run:
         """Whether it has come to its end."""
         return (self.folder / "result.json").exists()
 
+    def require_finished(self) -> None:
+        """Refuse a run that has not come to its end."""
+        if not self.finished:
+            raise RunError(f"the run in {self.folder} is not finished; give the command that began it again to go on")
+
     @property
     def result(self) -> dict[str, Any]:
         """The figures of a finished run."""
-        if not self.finished:
-            raise RunError(f"the run in {self.folder} is not finished; give the command that began it again to go on")
+        self.require_finished()
         return self._read("result.json", f"the result of {self.folder}")
 
     @property
@@ -231,7 +235,7 @@ class Run:
         """Read the tensors of a network of the same architecture and mask into it."""
         path = self.folder / f"{name}.safetensors"
         if not path.is_file():
-            raise RunError(f"{self.folder} has no {path.name}; is the run finished?")
+            raise RunError(f"{self.folder} has no {path.name}: it was kept without its weights, or they were removed")
         try:
             load_model(model, path)
         except (OSError, SafetensorError, RuntimeError) as error:

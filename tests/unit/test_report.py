@@ -288,3 +288,32 @@ def test_a_grid_has_a_line_for_every_variation(runs, tmp_path):
     assert 0 < page.index("snl penalty=1e-5") < page.index("snl penalty=1e-3")
     assert "ReLUs left at the end: penalty=" in page
     assert "penalty=" not in report([runs], tmp_path / "plain.html")[0].read_text().partition("Recipe and environment")[0]
+
+
+def test_runs_kept_without_weights_have_their_cost(runs, tmp_path):
+    shutil.copytree(runs / "snl-90", tmp_path / "kept" / "snl-90")
+    (tmp_path / "kept" / "snl-90" / "model.safetensors").unlink()
+    [whole] = gather([runs / "snl-90"], read("delphi"), named("lan")).runs
+    [kept] = gather([tmp_path / "kept"], read("delphi"), named("lan")).runs
+    assert [each.layer for each in kept.cost.layers] == [each.layer for each in whole.cost.layers]
+
+
+@pytest.mark.parametrize("damage", [lambda text: "", lambda text: text[: len(text) // 2], lambda text: "{\n" + text])
+def test_metrics_that_are_not_whole_are_named(runs, tmp_path, caplog, damage):
+    copy = tmp_path / "snl-90"
+    shutil.copytree(runs / "snl-90", copy)
+    report([copy], tmp_path / "report.html")
+    assert not caplog.records
+    metrics = copy / "metrics.jsonl"
+    metrics.write_text(damage(metrics.read_text()))
+    report([copy], tmp_path / "report.html")
+    assert f"metrics.jsonl of {copy} is damaged" in caplog.text
+    assert "instead of 2 and 1" in caplog.text
+
+
+def test_the_headline_and_the_bars_say_whose_they_are(runs, page, tmp_path):
+    text = page.read_text()
+    assert re.search(r"ReLUs \([\d.]+ %\) give [\d.]+ % \((snl|random)\); all of them", text)
+    assert "kept as bars (snl-700, snl-90)" in text
+    alone = report([runs / "snl-90"], tmp_path / "alone.html")[0].read_text()
+    assert re.search(r"ReLUs \([\d.]+ %\) give [\d.]+ %; all of them", alone)

@@ -11,7 +11,7 @@ import typer
 from torch import Tensor, nn
 
 from reluctant import models
-from reluctant._load import load
+from reluctant._load import architecture
 from reluctant.errors import OptionError, RunError
 from reluctant.runs import Run
 
@@ -66,7 +66,7 @@ def named(
     arguments: list[str] | None,
     classes: int,
 ) -> tuple[nn.Module, Tensor | tuple[Tensor, ...]]:
-    """Return the network of a run, or the one that the options name, and an example of its input."""
+    """Return the network of a run, or the one that the options name, with any weights, and an example of its input."""
     if run is None:
         if arch is None and model is None:
             raise OptionError("pass a run, or one of --arch and --model, for instance --arch resnet18")
@@ -80,7 +80,7 @@ def named(
     shape = opened.spec.get("input_shape")
     if shape is None:
         raise RunError(f"the network of {run} takes several inputs, and its run folder does not say which")
-    return load(opened).model, example([tuple(shape)])
+    return architecture(opened)[0].eval(), example([tuple(shape)])
 
 
 def example(shapes: list[tuple[int, ...]]) -> Tensor | tuple[Tensor, ...]:

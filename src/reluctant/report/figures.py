@@ -51,16 +51,17 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
     """Accuracy against ReLUs on a log axis, with published points of the same data set behind."""
     theirs = [p for p in published.load() if p.dataset == evidence.dataset]
     papers = list(dict.fromkeys(point.method for point in theirs))
+    spelled = {method: f"{'all ReLUs' if method == 'none' else method} (published)" for method in papers}
     methods = list(dict.fromkeys(run.method for run in evidence.runs))
 
     def draw() -> Drawing:
-        labels = [*(f"{method} (published)" for method in papers), *methods]
+        labels = [*spelled.values(), *methods]
         figure, axes = new_axes(6.6, 3.6 + 0.2 * -(-len(labels) // columns_below(labels)))
         for number, method in enumerate(papers):
             points = sorted((p for p in theirs if p.method == method), key=lambda p: p.count)
             axes.plot(
                 [p.count for p in points], [p.accuracy for p in points], MARKERS[number % len(MARKERS)],
-                color="#8a8a8a", markerfacecolor="none", markersize=4.5, label=f"{method} (published)", zorder=1,
+                color="#8a8a8a", markerfacecolor="none", markersize=4.5, label=spelled[method], zorder=1,
             )  # fmt: skip
         for number, method in enumerate(methods):
             mine = [run for run in evidence.runs if run.method == method and run.count]
@@ -134,7 +135,8 @@ def relus_by_site(evidence: Evidence) -> Figure:
     return Figure(
         "relus-by-site",
         "Where the ReLUs are",
-        "Each site of the network in the order of its calls: all its ReLUs as an outline, those that are kept as bars.",
+        "Each site of the network in the order of its calls: all its ReLUs as an outline, those that are kept as bars "
+        f"({', '.join(run.name for run in runs)}).",
         f"Bar chart of {len(sites)} sites. Of {chosen.count:,} kept ReLUs the largest share stays at {most}: "
         f"{100 * shares[most]:.1f} % of its ReLUs.",
         draw,
@@ -145,7 +147,7 @@ def over_the_search(searches: Searches, budgets: list[int]) -> Figure:
     """Count, λ and accuracy over the epochs of the searches: a colour for each variation, a line for each seed."""
     each = [(varied, rows) for varied, seeds in searches.items() for rows in seeds]
     scored = all("val" in rows[0] for _, rows in each)
-    panels = [("count", "ReLUs"), ("penalty", "penalty λ")] + ([("val", "accuracy (%)")] if scored else [])
+    panels = [("count", "ReLUs"), ("penalty", "penalty λ")] + ([("val", "validation accuracy (%)")] if scored else [])
 
     def draw() -> Drawing:
         from matplotlib import pyplot

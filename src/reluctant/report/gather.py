@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from reluctant._load import load
+from reluctant._load import architecture
 from reluctant.cost import Cost, Network, Protocol, estimate, measure_plaintext
 from reluctant.errors import ModelError, OptionError, RunError
 from reluctant.frontier import frontier
@@ -60,9 +60,17 @@ class Linearized:
         return float(scores["base_test"] if "test" in scores else scores["base"])
 
     @property
+    def search_epochs(self) -> int:
+        """How many epochs its search is known to have had."""
+        return self._epochs("search")
+
+    @property
     def finetune_epochs(self) -> int:
-        """How long its weights were finetuned."""
-        return sum(row["phase"] == "finetune" for row in self.metrics)
+        """How many epochs its weights are known to have been finetuned."""
+        return self._epochs("finetune")
+
+    def _epochs(self, phase: str) -> int:
+        return sum(row.get("phase") == phase for row in self.metrics)
 
     @property
     def method(self) -> str:
@@ -220,8 +228,7 @@ def _by_numbers(text: str) -> list[tuple[str, float]]:
 def _runs_in(folder: Path) -> list[Run]:
     if (folder / "run.json").is_file():
         run = Run.open(folder)
-        if not run.finished:
-            raise RunError(f"the run in {folder} is not finished; give the command that began it again to go on")
+        run.require_finished()
         if run.spec.get("kind") != "linearize" or not (folder / "mask.safetensors").is_file():
             raise RunError(f"the run in {folder} has no mask; pass linearized runs, or the folder they are in")
         return [run]
@@ -240,7 +247,14 @@ def _read(run: Run, name: str, protocol: Protocol, network: Network, plaintext: 
             f"the mask of {run.folder} keeps {mask.count} ReLUs and its result says {result['count']}; "
             "one of them is of another run"
         )
-    return Linearized(run, result, mask, run.metrics(), _cost(run, protocol, network, plaintext), run.private_cost, name)
+    found = Linearized(run, result, mask, run.metrics(), _cost(run, protocol, network, plaintext), run.private_cost, name)
+    has, ought = (found.search_epochs, found.finetune_epochs), (result["search_epochs"] or 0, run.recipe.finetune.epochs)
+    if has != ought:
+        log.warning(
+            "metrics.jsonl of %s is damaged: it has %d epochs of searching and %d of finetuning instead of %d and %d; "
+            "curves and epochs of this run are not whole", run.folder, *has, *ought,
+        )  # fmt: skip
+    return found
 
 
 def _cost(run: Run, protocol: Protocol, network: Network, plaintext: Plaintext) -> Cost | None:
@@ -251,7 +265,7 @@ def _cost(run: Run, protocol: Protocol, network: Network, plaintext: Plaintext) 
     try:
         if shape is None:
             return None
-        model, example = load(run).model, torch.zeros(1, *shape)
+        model, example = architecture(run)[0].eval(), torch.zeros(1, *shape)
         which = json.dumps(run.spec.get("model"), sort_keys=True)
         if which not in plaintext:
             plaintext[which] = measure_plaintext(model, example, repeat=20)

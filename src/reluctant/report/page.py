@@ -77,7 +77,9 @@ def _headline(evidence: Evidence) -> str:
     near = [point for point in evidence.points if evidence.base - point.accuracy <= 2.0 and point.count]
     chosen = min(near, key=lambda point: point.count) if near else max(evidence.points, key=lambda point: point.accuracy)
     share = 100 * chosen.count / evidence.total
+    several = len({point.method for point in evidence.points}) > 1
     return (
-        f"{chosen.count:,} of {evidence.total:,} ReLUs ({share:.1f} %) give {chosen.accuracy:.2f} %; "
+        f"{chosen.count:,} of {evidence.total:,} ReLUs ({share:.1f} %) give {chosen.accuracy:.2f} %"
+        f"{f' ({chosen.method})' if several else ''}; "
         f"all of them give {evidence.base:.2f} %."
     )
