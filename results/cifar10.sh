@@ -6,11 +6,16 @@
 # The weights are those of akamaster/pytorch_resnet_cifar10 (ResNet-20, 91.73 %). Without a part it does all of them, one after
 # the other; two at once, each with OMP_NUM_THREADS=1, take less time on two cores than one after the other.
 set -euo pipefail
+[ -f "${1-}" ] || { echo "usage: bash results/cifar10.sh WEIGHTS [PART…]; '${1-}' is no file" >&2; exit 2; }
 weights=$1
 masks=$(cd "$(dirname "$0")" && pwd)/cifar10
 how="--answers cifar10/answers --recipe laptop --epochs 15 --set finetune.epochs=20 --set finetune.lr=0.03"
 shift
-[ $# -gt 0 ] || set -- pixel-0 pixel-1 channel zero-out random snip algorithm-1 given-0 more-0 decay-0 cost
+all="pixel-0 pixel-1 channel zero-out random snip algorithm-1 given-0 more-0 decay-0 cost" # more-0 and decay-0 begin with pixel-0
+[ $# -gt 0 ] || set -- $all
+for part in "$@"; do
+  [[ " $all " == *" $part "* ]] || { echo "there is no part '$part'; there are $all" >&2; exit 2; }
+done
 
 bring() {
   reluctant import --arch resnet20 --arch-arg shortcut=pad --arch-arg stem_relu=true --weights "$weights" --data cifar10 \
@@ -42,6 +47,5 @@ for part in "$@"; do
               for run in base cost/snl-30000 cost/snl-15000; do
                 reluctant private bench "cifar10/$run" --images 5 --json > "cifar10/cost/$(basename "$run").json"
               done ;;
-    *)        echo "there is no part $part" >&2; exit 2 ;;
   esac
 done

@@ -12,16 +12,22 @@ import sys
 from copy import deepcopy
 from pathlib import Path
 
+from reluctant.errors import ReluctantError, RunError
 from reluctant.runs import finished_below
 
 KEPT = ("recipe.toml", "environment.json", "metrics.jsonl", "mask.safetensors", "result.json", "private-bench.json")
 
 
 def collect(source: Path, target: Path) -> None:
-    """Copy the finished linearizations below a folder."""
-    for run in finished_below(source):
-        if run.spec["kind"] != "linearize":
-            continue
+    """Copy the finished linearizations below a folder.
+
+    Raises:
+        RunError: there are none, or one cannot be read.
+    """
+    runs = [run for run in finished_below(source) if run.spec["kind"] == "linearize"]
+    if not runs:
+        raise RunError(f"there is no finished linearization below {source}; pass the folder that runs were written to")
+    for run in runs:
         spec = deepcopy(dict(run.spec))
         spec.get("data", {}).pop("dir", None)  # where the data lay says nothing to anybody else
         folder = target / run.folder.relative_to(source)
@@ -34,4 +40,11 @@ def collect(source: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    collect(Path(sys.argv[1]), Path(sys.argv[2]))
+    if len(sys.argv) != 3:
+        sys.stderr.write("usage: python results/collect.py RUNS KEPT\n")
+        sys.exit(2)
+    try:
+        collect(Path(sys.argv[1]), Path(sys.argv[2]))
+    except ReluctantError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)

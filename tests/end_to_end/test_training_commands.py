@@ -36,6 +36,10 @@ def test_linearize_and_evaluate(base, tmp_path):
     again = reluctant("linearize", base, "--budget", "10%", "-o", out, *SETTINGS, ok=False)
     assert again.returncode == 2
     assert "holds a finished run" in again.stderr
+    (out / "model.safetensors").unlink()  # as results are kept
+    assert json.loads(reluctant("count", out, "--json").stdout)["total"] == 400
+    refused = reluctant("evaluate", out, ok=False)
+    assert (refused.returncode, "was kept without its weights" in refused.stderr) == (2, True)
 
 
 def test_a_killed_process_loses_at_most_an_epoch(base, tmp_path):
