@@ -253,6 +253,18 @@ def test_a_frontier_goes_through_the_means_of_seeds(runs, tmp_path):
     assert all(rows[-1]["count"] <= 90 for rows in searches)
 
 
+def test_the_frontier_of_the_table_is_that_of_all_methods(runs, tmp_path):
+    for name, accuracy in (("snl-90", 80.0), ("random-90", 60.0)):
+        shutil.copytree(runs / name, tmp_path / "runs" / name)
+        path = tmp_path / "runs" / name / "result.json"
+        result = json.loads(path.read_text())
+        result["accuracy"]["test"] = accuracy
+        path.write_text(json.dumps(result))
+    report([tmp_path / "runs"], tmp_path / "report.html", figures=tmp_path / "figures")
+    rows = csv.DictReader((tmp_path / "figures" / "runs.csv").read_text().splitlines())
+    assert {row["run"]: row["frontier"] for row in rows} == {"snl-90": "yes", "random-90": ""}
+
+
 def test_runs_with_more_training_images_are_no_other_seed(runs, tmp_path):
     for name in ("usual", "more"):
         shutil.copytree(runs / "snl-90", tmp_path / "runs" / name)

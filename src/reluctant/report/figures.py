@@ -105,28 +105,30 @@ def accuracy_against_relus(evidence: Evidence) -> Figure:
 
 
 def relus_by_site(evidence: Evidence) -> Figure:
-    """ReLUs before and after, site by site."""
+    """ReLUs before and after, site by site, and which share of them that is."""
     runs = evidence.shown(4) or list(evidence.runs[:1])
     sites = list(runs[0].mask.shapes)
     runs = [run for run in runs if list(run.mask.shapes) == sites]
+    before = np.array([int(np.prod(runs[0].mask.shapes[site])) for site in sites])
 
     def draw() -> Drawing:
-        figure, axes = new_axes(max(6.6, 0.32 * len(sites) + 1.5), 3.6)
-        places = np.arange(len(sites))
-        before = [int(np.prod(runs[0].mask.shapes[site])) for site in sites]
-        axes.bar(places, before, 0.86, color="none", edgecolor=ink_of(axes), lw=0.9, label="before")
-        width = 0.8 / len(runs)
+        from matplotlib import pyplot
+
+        figure, (above, below) = pyplot.subplots(2, figsize=(max(6.6, 0.32 * len(sites) + 1.5), 4.8), sharex=True)
+        places, width = np.arange(len(sites)), 0.8 / len(runs)
+        above.bar(places, before, 0.86, color="none", edgecolor=ink_of(above), lw=0.9, label="before")
         for number, run in enumerate(runs):
-            kept = [run.mask.counts[site] for site in sites]
+            kept = np.array([run.mask.counts[site] for site in sites])
             left = places - 0.4 + (number + 0.5) * width
-            axes.bar(left, kept, width, color=COLOURS[number], label=f"{run.count:,} kept")
-        axes.set_yscale("symlog", linthresh=10)
-        axes.set_ylim(0, max(before) * 1.6)
-        axes.set_xticks(places, sites, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
-        axes.set_ylabel("ReLUs")
-        axes.grid(axis="x", visible=False)
-        spell_thousands(axes, x=False)
-        axes.legend(fontsize=8.5, ncols=len(runs) + 1, loc="upper right", bbox_to_anchor=(1, 1.14))
+            above.bar(left, kept, width, color=COLOURS[number], label=f"{run.count:,} kept")
+            below.bar(left, 100 * kept / np.maximum(1, before), width, color=COLOURS[number])
+        above.set_ylabel("ReLUs")
+        spell_thousands(above, x=False)
+        below.set_ylabel("kept (%)")
+        below.set_xticks(places, sites, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
+        for axes in (above, below):
+            axes.grid(axis="x", visible=False)
+        figure.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=len(runs) + 1, fontsize=8.5)
         return figure
 
     chosen = runs[-1]
@@ -135,9 +137,9 @@ def relus_by_site(evidence: Evidence) -> Figure:
     return Figure(
         "relus-by-site",
         "Where the ReLUs are",
-        "Each site of the network in the order of its calls: all its ReLUs as an outline, those that are kept as bars "
-        f"({', '.join(run.name for run in runs)}).",
-        f"Bar chart of {len(sites)} sites. Of {chosen.count:,} kept ReLUs the largest share stays at {most}: "
+        "Each site of the network in the order of its calls. Above: all its ReLUs as an outline, those that are kept as "
+        f"bars ({', '.join(run.name for run in runs)}). Below: which share of them that is.",
+        f"Two bar charts of {len(sites)} sites. Of {chosen.count:,} kept ReLUs the largest share stays at {most}: "
         f"{100 * shares[most]:.1f} % of its ReLUs.",
         draw,
     )
@@ -157,18 +159,18 @@ def over_the_search(searches: Searches, budgets: list[int]) -> Figure:
         for axes, (key, label) in zip(all_axes[0], panels, strict=True):
             for colour, (varied, seeds) in zip(COLOURS, searches.items(), strict=False):
                 for number, rows in enumerate(seeds):
+                    width = 0.7 if key == "val" and len(rows) > 60 else 1.8 if len(seeds) == 1 else 1.2  # it jitters
                     axes.plot(
                         [row["epoch"] + 1 for row in rows], [row[key] for row in rows],
-                        color=colour, lw=1.8 if len(seeds) == 1 else 1.2, label=None if number else varied,
+                        color=colour, lw=width, label=None if number else varied,
                     )  # fmt: skip
             axes.set_xlabel("search epoch")
             axes.locator_params(axis="x", integer=True)
             axes.set_title(label, fontsize=9.5)
             if key == "penalty":
                 spell_powers(axes, as_typed)
-            else:
-                axes.set_ylim(bottom=0)
             if key == "count":
+                axes.set_ylim(bottom=0)
                 spell_thousands(axes, x=False)
                 for budget in budgets:
                     axes.axhline(budget, color=ink_of(axes), lw=0.7, ls=(0, (2, 3)))

@@ -136,9 +136,9 @@ class Evidence:
         """Whether a point has more than one run."""
         return any(len(point.runs) > 1 for point in self.points)
 
-    def frontier(self, method: str) -> list[Point]:
-        """Return the points of a method that none of its others beats."""
-        return frontier(point for point in self.points if point.method == method)
+    def frontier(self, method: str | None = None) -> list[Point]:
+        """Return the points of a method that none of its others beats; of all methods where none is named."""
+        return frontier(point for point in self.points if method in (None, point.method))
 
     def shown(self, most: int) -> list[Linearized]:
         """Return some runs of the first method, spread over the budgets: enough to see, few enough to look at."""

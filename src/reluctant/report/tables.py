@@ -74,8 +74,7 @@ def all_tables(evidence: Evidence) -> list[Table]:
 
 def runs(evidence: Evidence) -> Table:
     """All runs."""
-    methods = {run.method for run in evidence.runs}
-    best = {id(run) for method in methods for point in evidence.frontier(method) for run in point.runs}
+    best = {id(run) for point in evidence.frontier() for run in point.runs}
     return Table(
         "runs",
         "The runs",
