@@ -22,11 +22,15 @@ def collect(source: Path, target: Path) -> None:
     """Copy the finished linearizations below a folder.
 
     Raises:
-        RunError: there are none, or one cannot be read.
+        RunError: there are none, one cannot be read, or the target is no other folder.
     """
     runs = [run for run in finished_below(source) if run.spec["kind"] == "linearize"]
     if not runs:
         raise RunError(f"there is no finished linearization below {source}; pass the folder that runs were written to")
+    if target.exists() and (not target.is_dir() or target.samefile(source)):
+        raise RunError(
+            f"{target} is {'the folder of the runs' if target.is_dir() else 'a file'}; pass another folder to keep them in"
+        )
     for run in runs:
         spec = deepcopy(dict(run.spec))
         spec.get("data", {}).pop("dir", None)  # where the data lay says nothing to anybody else

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from reluctant import methods
 from reluctant._binarize import read_budget
-from reluctant._example import Example
+from reluctant._example import Example, spell
 from reluctant._finetune import finetune
 from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget
-from reluctant.errors import OptionError
+from reluctant.data.batches import first_batch
+from reluctant.errors import DataError, OptionError, first_line
 from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
@@ -24,7 +27,7 @@ from reluctant.sites import Patterns
 from reluctant.slopes import Granularity, attach
 from reluctant.train import Trainer, evaluate
 from reluctant.train.evaluate import Metric, accuracy
-from reluctant.train.losses import Loss
+from reluctant.train.losses import Loss, call
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,33 @@ class Job:
             raise OptionError(f"nothing is searched for with a mask that is given; leave out {', '.join(said)}")
         mask.apply(self.model, self.example)  # complains now, not after everything else is read and evaluated
         return replace(self, mask=mask, method="given", granularity=mask.granularity, zero_out=mask.zero_out)
+
+    def try_training_batch(self) -> None:
+        """See that the network takes its training data, before anything is searched.
+
+        Raises:
+            DataError: inputs have another shape than the example, or there is no cross-entropy of outputs and targets.
+        """
+        batches = self.batches.search
+        if not hasattr(batches, "__len__"):
+            self.trainer.prepare(batches)  # complains: a first batch may be the only one that can be read
+        inputs, targets = self.trainer.to_device(first_batch(batches, "training"))
+        if isinstance(inputs, Tensor) and isinstance(self.example, Tensor) and inputs.shape[1:] != self.example.shape[1:]:
+            raise DataError(
+                f"training inputs are {spell(inputs.shape[1:])} and the example, by default the first of the validation "
+                f"data, is {spell(self.example.shape[1:])}; a mask is for one input size"
+            )
+        if self.loss is not None:
+            return  # it may want what the network returns in training mode only
+        network = self.trainer.place_(deepcopy(self.model)).eval()
+        try:
+            with torch.no_grad():
+                F.cross_entropy(call(network, inputs), targets)
+        except Exception as error:  # whatever a network or torch may say
+            raise DataError(
+                f"the cross-entropy of a first training batch cannot be computed ({first_line(error)}); look at its "
+                "inputs and targets, or pass a loss of your own"
+            ) from error
 
     def student(self) -> nn.Module:
         """Return a new copy with slopes."""

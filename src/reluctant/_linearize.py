@@ -16,8 +16,8 @@ from reluctant._example import Example
 from reluctant._job import Batches, Job
 from reluctant._shared_run import SharedRun
 from reluctant.budget import Budget
-from reluctant.data.batches import unpack
-from reluctant.errors import DataError, OptionError, RunBusyError
+from reluctant.data.batches import first_batch
+from reluctant.errors import OptionError, RunBusyError
 from reluctant.mask import Mask
 from reluctant.methods.found import Found, OnEpoch
 from reluctant.recipes import Recipe
@@ -129,7 +129,7 @@ def linearize(
     job = Job(
         model,
         Batches(train, train, val, test),
-        example if example is not None else _first_input(val),
+        example if example is not None else first_batch(val, "validation")[0],
         chosen,
         trainer,
         method=method,
@@ -142,6 +142,7 @@ def linearize(
         on_epoch=on_epoch,
     )
     (job, relus), run = decide(job, budget, mask), None
+    job.try_training_batch()
     if run_dir is not None:
         run = begin(job, relus, run_dir, {"model": {"class": type(model).__qualname__}}, force=force)
     return run_job(job, relus, run)
@@ -255,13 +256,6 @@ def _found_in(job: Job, run: Run) -> Found:
     model = mask.apply(job.model, job.example)
     run.load_tensors_(model, "searched")
     return Found(mask, model, [row for row in run.metrics() if row["phase"] == "search"])
-
-
-def _first_input(batches: Iterable[Any]) -> Any:
-    batch = next(iter(batches), None)
-    if batch is None:
-        raise DataError("the validation loader yields no batch; pass one that does")
-    return unpack(batch)[0]
 
 
 def _spelled(patterns: Patterns) -> list[str] | None:

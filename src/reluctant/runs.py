@@ -114,7 +114,9 @@ class Run:
         """
         folder = Path(folder)
         if not (folder / "run.json").is_file():
-            raise RunError(f"{folder} is not a run folder (it has no run.json); pass one that reluctant made")
+            below = [path.parent.name for path in sorted(folder.glob("*/run.json"))] if folder.is_dir() else []
+            one = f"one of those in it: {', '.join(below)}" if below else "one that reluctant made"
+            raise RunError(f"{folder} is not a run folder (it has no run.json); pass {one}")
         try:
             spec = json.loads((folder / "run.json").read_text())
             recipe = recipes.load(folder / "recipe.toml")
@@ -235,7 +237,10 @@ class Run:
         """Read the tensors of a network of the same architecture and mask into it."""
         path = self.folder / f"{name}.safetensors"
         if not path.is_file():
-            raise RunError(f"{self.folder} has no {path.name}: it was kept without its weights, or they were removed")
+            raise RunError(
+                f"{self.folder} has no {path.name}: it was kept without its weights, or they were removed; "
+                "reluctant linearize BASE --mask with this folder makes a network with its mask"
+            )
         try:
             load_model(model, path)
         except (OSError, SafetensorError, RuntimeError) as error:

@@ -250,6 +250,40 @@ def test_processes_may_begin_a_run_at_the_same_time(tmp_path):
             assert all(run.result().spec == Run.open(tmp_path / str(number)).spec for run in begun)
 
 
+def test_a_folder_of_runs_names_them(tmp_path):
+    for name in ("snl-5", "snl-9"):
+        begin(tmp_path / name)
+    with pytest.raises(errors.RunError, match="pass one of those in it: snl-5, snl-9"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ([(torch.zeros(4, 2, 6, 6), torch.zeros(4).long())], "training inputs are 2×6×6 and the example, .* is 2×4×3"),
+        ([(torch.zeros(4, 2, 4, 3), torch.tensor([0, 1, 2, 0]))], "cannot be computed .*out of bounds"),
+        ([(torch.zeros(4, 2, 4, 3), torch.zeros(4))], "cannot be computed"),
+        ([(torch.zeros(4, 2, 4, 3), torch.zeros(3).long())], "cannot be computed"),
+        ([], "training loader yields no batch"),
+        (None, "without a length"),
+    ],
+    ids=["another size", "a class too many", "targets with a point", "targets missing", "empty", "none"],
+)
+def test_wrong_training_data_are_said_before_anything_is_written(tmp_path, train, said):
+    with pytest.raises(errors.DataError, match=said):
+        linearize(
+            toys.toy(), budget=10, train=train, val=toys.batches(seed=1), recipe=toys.recipe(), run_dir=tmp_path / "run",
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_of_ones_own_may_have_targets_of_its_own():
+    train = [(x, y.float()) for x, y in toys.batches()]
+    options = {"budget": 10, "train": train, "val": toys.batches(seed=1), "recipe": toys.recipe(epochs=1)}
+    result = linearize(toys.toy(), loss=lambda outputs, targets: ((outputs[:, 0] - targets) ** 2).mean(), **options)
+    assert result.count == 10
+
+
 def test_folders_that_are_no_runs(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(errors.RunError, match="is a file"):

@@ -43,7 +43,14 @@ def finetune(
     if spec.get("kind") != "linearize":
         raise OptionError(f"{run} is not a linearized run; pass one that reluctant linearize or sweep made")
     if not (found.folder / "searched.safetensors").is_file():
-        raise RunError(f"{run} has no searched.safetensors, what its search found; has that ended?")
+        raise RunError(
+            f"{run} has no searched.safetensors: "
+            + (
+                "it was kept without its weights; pass its mask to reluctant linearize with --mask"
+                if found.finished
+                else "its search is not over; give the command that began it again"
+            )
+        )
     check_elsewhere(output, run)
     if "parent" not in spec:
         raise OptionError(f"{run} was made in Python; finetune it there, with reluctant.finetune")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from reluctant.errors import DataError
@@ -27,6 +27,25 @@ def unpack(batch: Any) -> tuple[Any, Any]:
         return batch[0], batch[1]
     length = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
     raise DataError(f"a batch is a {type(batch).__name__}{length}; yield (inputs, targets) or a dict of both")
+
+
+def first_batch(batches: Iterable[Any], what: str) -> tuple[Any, Any]:
+    """Return the inputs and the targets of the first batch of a loader.
+
+    Raises:
+        DataError: there is none.
+
+    Example:
+        >>> first_batch([(1, 2), (3, 4)], "training")
+        (1, 2)
+    """
+    try:
+        batch = next(iter(batches), None)
+    except TypeError as error:
+        raise DataError(f"the {what} data are a {type(batches).__name__}; pass batches, such as a DataLoader") from error
+    if batch is None:
+        raise DataError(f"the {what} loader yields no batch; pass one that does")
+    return unpack(batch)
 
 
 def _pick(batch: Mapping[str, Any], names: tuple[str, ...], what: str) -> Any:
