@@ -17,11 +17,14 @@ for part in "$@"; do
   [[ " $all " == *" $part "* ]] || { echo "there is no part '$part'; there are $all" >&2; exit 2; }
 done
 
-bring() {
-  reluctant import --arch resnet20 --arch-arg shortcut=pad --arch-arg stem_relu=true --weights "$weights" --data cifar10 \
-    --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 "$@"
+once() { # FOLDER COMMAND…: sweeps leave alone what is finished, other commands refuse it
+  [ -e "$1/result.json" ] || reluctant "${@:2}" -o "$1"
 }
-[ -e cifar10/base/result.json ] || bring -o cifar10/base
+bring() {
+  once "$1" import --arch resnet20 --arch-arg shortcut=pad --arch-arg stem_relu=true --weights "$weights" --data cifar10 \
+    --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 "${@:2}"
+}
+bring cifar10/base
 
 for part in "$@"; do
   case $part in
@@ -34,15 +37,15 @@ for part in "$@"; do
               reluctant sweep cifar10/base --budgets 30k --schedule paper --set penalty=1e-3 $how --epochs 60 -o cifar10/algorithm-1
               reluctant sweep cifar10/base --budgets 15k --schedule paper --set penalty=2e-3 $how --epochs 60 -o cifar10/algorithm-1-faster ;;
     given-0)  # the mask that SNL found, on the full network's weights instead of those that it searched with
-              reluctant linearize cifar10/base --mask "$masks/pixel-0/snl-30000" $how -o cifar10/given-0/snl-30000 ;;
+              once cifar10/given-0/snl-30000 linearize cifar10/base --mask "$masks/pixel-0/snl-30000" $how ;;
     more-0)   # 1,000 images held out instead of 5,000, from the network that pixel-0 searched
-              [ -e cifar10/base-98/result.json ] || bring --validation 0.02 -o cifar10/base-98
-              reluctant finetune cifar10/pixel-0/snl-30000 --base cifar10/base-98 --epochs 20 -o cifar10/more-0/snl-30000 ;;
-    decay-0)  reluctant finetune cifar10/pixel-0/snl-30000 --set finetune.weight_decay=1e-4 -o cifar10/decay-0/snl-30000 ;;
+              bring cifar10/base-98 --validation 0.02
+              once cifar10/more-0/snl-30000 finetune cifar10/pixel-0/snl-30000 --base cifar10/base-98 --epochs 20 ;;
+    decay-0)  once cifar10/decay-0/snl-30000 finetune cifar10/pixel-0/snl-30000 --set finetune.weight_decay=1e-4 ;;
     cost)     # between two parties; it does not depend on the weights, so one epoch of finetuning will do
               for count in 30000 15000; do
-                reluctant linearize cifar10/base --mask "$masks/pixel-0/snl-$count" --recipe laptop --set finetune.epochs=1 \
-                  --set finetune.lr=0.03 -o "cifar10/cost/snl-$count"
+                once "cifar10/cost/snl-$count" linearize cifar10/base --mask "$masks/pixel-0/snl-$count" --recipe laptop \
+                  --set finetune.epochs=1 --set finetune.lr=0.03
               done
               for run in base cost/snl-30000 cost/snl-15000; do
                 reluctant private bench "cifar10/$run" --images 5 --json > "cifar10/cost/$(basename "$run").json"
