@@ -40,9 +40,10 @@ def first_batch(batches: Iterable[Any], what: str) -> tuple[Any, Any]:
         (1, 2)
     """
     try:
-        batch = next(iter(batches), None)
+        iterator = iter(batches)
     except TypeError as error:
         raise DataError(f"the {what} data are a {type(batches).__name__}; pass batches, such as a DataLoader") from error
+    batch = next(iterator, None)
     if batch is None:
         raise DataError(f"the {what} loader yields no batch; pass one that does")
     return unpack(batch)
