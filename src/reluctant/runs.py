@@ -233,14 +233,25 @@ class Run:
         except (OSError, SafetensorError) as error:
             raise RunError(f"the network cannot be written to {self.folder}: {first_line(error)}") from error
 
-    def load_tensors_(self, model: nn.Module, name: str = "model") -> None:
-        """Read the tensors of a network of the same architecture and mask into it."""
+    def require_weights(self, name: str = "model") -> Path:
+        """Return the file of a network's tensors; refuse a run that has none."""
         path = self.folder / f"{name}.safetensors"
         if not path.is_file():
+            self.require_finished()
+            has_mask = (self.folder / "mask.safetensors").is_file()
             raise RunError(
                 f"{self.folder} has no {path.name}: it was kept without its weights, or they were removed; "
-                "reluctant linearize BASE --mask with this folder makes a network with its mask"
+                + (
+                    "reluctant linearize BASE --mask with this folder makes a network with its mask"
+                    if has_mask
+                    else "make it again with --force"
+                )
             )
+        return path
+
+    def load_tensors_(self, model: nn.Module, name: str = "model") -> None:
+        """Read the tensors of a network of the same architecture and mask into it."""
+        path = self.require_weights(name)
         try:
             load_model(model, path)
         except (OSError, SafetensorError, RuntimeError) as error:

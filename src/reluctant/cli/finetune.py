@@ -13,7 +13,7 @@ from reluctant.cli import _jobs
 from reluctant.cli._show import Json
 from reluctant.cli.data import DataDir
 from reluctant.cli.linearize import logs, make_job, show
-from reluctant.errors import OptionError, RunError
+from reluctant.errors import OptionError
 from reluctant.recipes import Recipe
 from reluctant.runs import Run, check_elsewhere
 
@@ -42,15 +42,7 @@ def finetune(
     spec = found.spec
     if spec.get("kind") != "linearize":
         raise OptionError(f"{run} is not a linearized run; pass one that reluctant linearize or sweep made")
-    if not (found.folder / "searched.safetensors").is_file():
-        raise RunError(
-            f"{run} has no searched.safetensors: "
-            + (
-                "it was kept without its weights; pass its mask to reluctant linearize with --mask"
-                if found.finished
-                else "its search is not over; give the command that began it again"
-            )
-        )
+    found.require_weights("searched")
     check_elsewhere(output, run)
     if "parent" not in spec:
         raise OptionError(f"{run} was made in Python; finetune it there, with reluctant.finetune")
